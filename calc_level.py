@@ -1,6 +1,6 @@
 """Per-level accuracy of predicted semantic IDs: `python calc_level.py [--path FILE.json] [--json]`."""
 
-from minionerec.cli.command import main
+from minionerec.pipeline.cli.command import main
 
 if __name__ == "__main__":
     main("calc-level")

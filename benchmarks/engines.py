@@ -61,8 +61,8 @@ def generate(folder: Path, n_rows: int, seed: int) -> None:
 
 def run_one(words: argparse.Namespace) -> None:
     """One run, in a process that does nothing else; prints its seconds."""
-    from minionerec.data.config import PrepareConfig
-    from minionerec.data.prepare import run_prepare
+    from minionerec.pipeline.config.data import PrepareConfig
+    from minionerec.pipeline.prepare_data import run_prepare
 
     folder = Path(words.folder)
     config = PrepareConfig(

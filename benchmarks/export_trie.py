@@ -36,7 +36,7 @@ def main() -> None:
     import numpy as np
 
     from minionerec.models.decoding.trie import Trie
-    from minionerec.recommend.export import write_trie
+    from minionerec.pipeline.export import write_trie
     from minionerec.recommend.sid_trie import SidTrie
 
     rng = np.random.default_rng(args.seed)

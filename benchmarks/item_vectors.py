@@ -21,7 +21,7 @@ from minionerec.data.session import LATER, row_contexts
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.metrics.tables import markdown_table
 from minionerec.sid.collisions import resolve_collisions
-from minionerec.sid.embed.config import EncoderSettings
+from minionerec.sid.embed.encoder import VectorSource
 from minionerec.sid.embed.texts import l2_normalise
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.kmeans import fit_codebook_sizes, residual_kmeans
@@ -75,7 +75,7 @@ def main():
     }
     titles, table = corpus.items["title"].fillna("").astype(str).tolist(), []
     for name in args.encoders:
-        settings = EncoderSettings(
+        settings = VectorSource(
             encoder=name.removesuffix("+"), with_interactions=name.endswith("+"), dimensions=args.dimensions
         )
         vectors = make_vectors(corpus, settings, {})

@@ -70,8 +70,8 @@ def generate(folder: Path, n_reviews: int, seed: int) -> tuple[Path, Path]:
 
 def ours(reviews: Path, metadata: Path, output: Path) -> None:
     """The stage itself."""
-    from minionerec.data.config import PrepareConfig
-    from minionerec.data.prepare import run_prepare
+    from minionerec.pipeline.config.data import PrepareConfig
+    from minionerec.pipeline.prepare_data import run_prepare
 
     run_prepare(
         PrepareConfig(
@@ -133,11 +133,6 @@ def timed(work: str, reviews: Path, metadata: Path, output: Path) -> tuple[float
     """Seconds of one run and the process's largest resident size in GiB; libraries are imported before."""
     import duckdb  # noqa: F401
     import pandas  # noqa: F401
-
-    import minionerec.data.build
-    import minionerec.data.layout
-    import minionerec.data.prepare
-    import minionerec.data.sources.amazon  # noqa: F401
 
     start = time.perf_counter()
     {"ours": ours, "loop": loop}[work](reviews, metadata, output)

@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 from minionerec.core.commands import run_command
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
-from minionerec.recommend.config import RecommendConfig
-from minionerec.recommend.evaluation.config import EvalConfig
-from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.recommend.stage import FILE, run_recommend
+from minionerec.pipeline.config.evaluation import EvalConfig
+from minionerec.pipeline.config.recommend import RecommendConfig
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.recommend import FILE, run_recommend
 
 _RATE = re.compile(r"(Decoded|Ranked) .*: ([\d.,]+) (?:prompts|histories)/s")
 

@@ -140,7 +140,7 @@ def relative_error(file, codebooks, rows, threads, device):
     """Share of the variance that the nearest codes leave, over some rows."""
     import numpy as np
 
-    from minionerec.sid.build import assign
+    from minionerec.pipeline.build_sids import assign
     from minionerec.sid.embed.stored import VectorFile, blocks
 
     vectors = VectorFile(file)
@@ -172,8 +172,8 @@ def measure(args, fit_rows):
     from sklearn.cluster import kmeans_plusplus  # noqa: F401
 
     from minionerec.core.artefacts import read_json
-    from minionerec.sid.build import run_build_sids
-    from minionerec.sid.config import SidConfig
+    from minionerec.pipeline.build_sids import run_build_sids
+    from minionerec.pipeline.config.sids import SidConfig
     from minionerec.sid.embed import stored
     from minionerec.sid.quantiser import Quantiser
 

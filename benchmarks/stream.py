@@ -147,8 +147,8 @@ def train(args: argparse.Namespace, path: Path, interactions: int, way: str, ans
 
     from minionerec.data import corpus
     from minionerec.data.windows import window_bounds
-    from minionerec.training.config import SftConfig
-    from minionerec.training.sft import run_sft
+    from minionerec.pipeline.config.training import SftConfig
+    from minionerec.pipeline.sft import run_sft
 
     torch.set_num_threads(1)
     if args.device == "cuda" and not torch.cuda.is_available():

@@ -14,8 +14,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from minionerec.core.settings import default_text, description
-from minionerec.core.stages import STAGES
+from minionerec.pipeline.settings import default_text, description
+from minionerec.pipeline.stages import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -47,7 +47,7 @@ MODULES = {
     ],
     "Training": ["minionerec.training.rewards"],
     "Measuring": ["minionerec.metrics.ranking", "minionerec.metrics.statistics", "minionerec.metrics.predictions"],
-    "Stages and settings": ["minionerec.core.settings", "minionerec.core.stage"],
+    "Stages and settings": ["minionerec.pipeline.settings", "minionerec.pipeline.stage"],
 }
 """The public modules, by page of the reference."""
 

@@ -1,6 +1,6 @@
 """`python -m minionerec` is the `minionerec` command."""
 
-from minionerec.cli.main import main
+from minionerec.pipeline.cli.main import main
 
 if __name__ == "__main__":
     main()

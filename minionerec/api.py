@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from minionerec.core.parquet import table_path
 from minionerec.core.paths import input_path
-from minionerec.core.settings import default_of, description, type_hints, typed_values
-from minionerec.core.stages import StageResult, stage_spec
 from minionerec.data.names import COLUMNS, OF_INTERACTIONS, OF_ITEMS
+from minionerec.pipeline.settings import default_of, description, type_hints, typed_values
+from minionerec.pipeline.stages import StageResult, stage_spec
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from minionerec.sid.build import SidResult
+    from minionerec.pipeline.build_sids import SidResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 Input = Any
@@ -102,7 +102,7 @@ def run_stage(name: str, config: str | None = None, **settings: Any) -> Any:
     Raises:
         ConfigError: On an unknown stage or setting, or a value that does not fit.
     """
-    from minionerec.cli.plan import config_values
+    from minionerec.pipeline.cli.plan import config_values
 
     given = {} if config is None else config_values(stage_spec(name).config_class(), config)
     given.pop("output", None)
@@ -131,7 +131,7 @@ def prepare_data(
         ConfigError: If settings contradict each other.
         DataError: If a table cannot be used; the message names the row.
     """
-    from minionerec.core.stage import locked
+    from minionerec.pipeline.stage import locked
 
     named = {"items": items, "interactions": interactions}
     columns = {

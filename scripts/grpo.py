@@ -1,6 +1,6 @@
 """Reinforcement learning: `accelerate launch scripts/grpo.py [--config FILE.yaml]`."""
 
-from minionerec.cli.command import main
+from minionerec.pipeline.cli.command import main
 
 if __name__ == "__main__":
     main("grpo")

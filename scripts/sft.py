@@ -1,6 +1,6 @@
 """Supervised fine-tuning: `accelerate launch scripts/sft.py [--config FILE.yaml]`."""
 
-from minionerec.cli.command import main
+from minionerec.pipeline.cli.command import main
 
 if __name__ == "__main__":
     main("sft")

@@ -27,9 +27,9 @@ import numpy as np
 import pandas as pd
 from safetensors import safe_open
 
-from minionerec.cli.main import dispatch
 from minionerec.core.commands import run_command
-from minionerec.core.stages import STAGES
+from minionerec.pipeline.cli.main import dispatch
+from minionerec.pipeline.stages import STAGES
 
 TRAINED = {"epochs": 1, "batch_size": 16, "device_batch_size": 8, "eval_examples": 8, "eval_beams": 10}
 SHAPE = {"hidden_size": 16, "layers": 1, "heads": 2, "kv_heads": 1, "inner_size": 24, "text_vocabulary": 300}

@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from functools import cache
@@ -37,15 +37,22 @@ _hashes: dict[tuple[int, ...], str] = {}
 _PACKAGES = ("minionerec", "torch", "transformers", "trl", "accelerate", "faiss-cpu", "scikit-learn", "numpy", "pandas")
 
 
+def _no_makers(kind: Any) -> list[str]:
+    return []
+
+
+makers: Callable[[Any], list[str]] = _no_makers
+"""Function from a kind of artefact to the names of the commands that make it; `minionerec.pipeline.stages` sets it."""
+
+
 def maker(kind: Any) -> str:
     """The commands that make artefacts of a kind, in brackets, to end a message; empty where none is known.
 
     Example:
+        >>> import minionerec.pipeline.stages
         >>> maker("sids")
         ' (minionerec build-sids)'
     """
-    from minionerec.core.stages import makers  # which reads settings, whose inputs are artefacts
-
     *names, last = makers(kind) or [""]
     return f" (minionerec {', '.join(names)}{' or ' if names else ''}{last})" if last else ""
 
@@ -406,6 +413,31 @@ def require_unseen(path: str | os.PathLike[str], split: str | None = None) -> No
                 f"{path}: {what} trained on the {name} examples (splits), so metrics on them would mean nothing. "
                 "Evaluate a model that was trained without them."
             )
+
+
+def own_corpus(path: str | os.PathLike[str]) -> Path:
+    """The corpus that a model was trained on, from its manifest.
+
+    Args:
+        path: A checkpoint, or a sequential model.
+
+    Raises:
+        ArtefactError: If the manifest names none, or the corpus has changed.
+    """
+    manifest = read_manifest(path)
+    record = manifest["inputs"].get("corpus")
+    if record is None:
+        raise ArtefactError(
+            f"{path}: its manifest names no corpus, and its kind is {manifest['kind']!r}. Give a trained model; if its "
+            "manifest names none, also the corpus that it was trained on."
+        )
+    corpus = unchanged_input(path, "corpus")
+    if corpus is None:
+        raise ArtefactError(
+            f"{path}: was trained on the corpus {record['path']}, which is missing or has changed. Give its path, or "
+            "rebuild it."
+        )
+    return corpus
 
 
 def resolve_link(path: str | os.PathLike[str]) -> Path:

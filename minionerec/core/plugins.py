@@ -8,7 +8,7 @@ A package names what it adds in its `pyproject.toml`; the optional parts of this
 | group | what the entry point names |
 |---|---|
 | `minionerec.commands` | a `Command` (`minionerec.core.commands`), which is no stage |
-| `minionerec.stages` | a `StageSpec` (`minionerec.core.stages`); the entry point has the stage's name |
+| `minionerec.stages` | a `StageSpec` (`minionerec.pipeline.stages`); the entry point has the stage's name |
 | `minionerec.readers` | a function (settings, files, `BadRows`) → `InteractionSource`: a `source` of prepare-data |
 | `minionerec.engines` | a subclass of `Engine` (`minionerec.data.engines.engine`): an `engine` of prepare-data |
 | `minionerec.rankers` | a function (corpus) → `Ranker`: a value of the setting `ranker` |

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.core.artefacts import fingerprint, is_artefact
+from minionerec.core.artefacts import fingerprint, is_artefact, own_corpus
 from minionerec.core.errors import ArtefactError
 from minionerec.core.paths import input_path
 from minionerec.core.remote import local_path, look_again
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN, SessionClock
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.recommend.config import own_corpus
 from minionerec.recommend.items import CatalogueItems
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker

@@ -40,9 +40,9 @@ from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FIL
 from minionerec.recommend.rankers.baselines import RECENT, Chosen, make_baselines
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.protocol import CONTEXT, Allowed
-from minionerec.reports.config import RunSetting
 from minionerec.reports.reference import PublishedGap, Reference, ReferenceRow, gaps_to, stated_reading
-from minionerec.reports.trainings import Effort, Lineage, Training, trace
+from minionerec.reports.runs import RunSetting
+from minionerec.reports.trainings import Effort, Lineage, StageFacts, Training, trace
 from minionerec.sid.table import SidTable, split_sid
 
 logger = get_logger(__name__)
@@ -301,6 +301,7 @@ class PageResults(Results):
         reference: Published figures, if any are wanted.
         ceiling: The expectation of the best possible ranking of items, by metric; empty where it is not known.
         alike: Groups of slices in which all examples are in one, with that slice.
+        stages: Facts about the stages of trainings, by name.
     """
 
     examples: EvaluationSet
@@ -310,6 +311,7 @@ class PageResults(Results):
     reference: Reference | None = None
     ceiling: Mapping[str, float] = field(default_factory=dict)
     alike: Mapping[str, str] = field(default_factory=dict)
+    stages: Mapping[str, StageFacts] = field(default_factory=dict)
 
     @property
     def table(self) -> SidTable | None:
@@ -398,7 +400,7 @@ class PageResults(Results):
     def lineages(self) -> dict[str, list[Lineage]]:
         """The lineage of each trained recommender's predictions, by seed."""
         return {
-            name: [trace(name, path) for path in recommender.paths]
+            name: [trace(name, path, self.stages) for path in recommender.paths]
             for name, recommender in self.recommenders.items()
             if name not in self.baselines
         }
@@ -486,6 +488,7 @@ def read_results(
     ceiling: str | None = None,
     slices: bool = False,
     times: str | None = None,
+    stages: Mapping[str, StageFacts] | None = None,
 ) -> PageResults:
     """Read and check recommenders and baselines on the examples of one split.
 
@@ -504,6 +507,7 @@ def read_results(
         ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
         slices: Whether figures are wanted by slice.
         times: File of times, where the data have none of their own.
+        stages: Facts about the stages of trainings, by name.
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
@@ -560,6 +564,7 @@ def read_results(
         reference=reference,
         ceiling=read_ceiling(ceiling, examples, metrics) if ceiling else {},
         alike=alike(groups),
+        stages=stages or {},
     )
     results = replace(results, slice_metrics=[name for name in metrics if name in results.pair])
     if len(recommenders) > MANY:

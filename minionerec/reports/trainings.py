@@ -1,15 +1,13 @@
 """The trainings that predictions come from, by the manifests of each stage: settings, outcome and cost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING as NO_DEFAULT
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, to_plain
 from minionerec.core.errors import MinioneRecError
 from minionerec.core.records import duration, read_run_record
-from minionerec.core.stages import STAGES
 from minionerec.reports.cells import shown_setting
 
 NOT_RECORDED = "not recorded"
@@ -22,6 +20,21 @@ _MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "NDCG@10": {"validation": ("eval_ndcg@10", "NDCG@10")},
 }
 """Measure → its series → their keys in the training logs of language models and of sequential models."""
+
+
+class StageFacts(NamedTuple):
+    """Facts about a stage that a page shows with its trainings.
+
+    Attributes:
+        title: Name of a training of the stage on pages; the stage's name if empty.
+        defaults: Default values of its settings, by name.
+    """
+
+    title: str = ""
+    defaults: Mapping[str, Any] = {}
+
+
+NO_FACTS = StageFacts()
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,7 @@ class Training:
         log: The numbers of the entries of its training log, in order.
         seed: Its seed.
         record: Its run record as plain values; None where there is none.
+        facts: Title and defaults of its stage.
     """
 
     name: str
@@ -47,12 +61,12 @@ class Training:
     log: Sequence[Mapping[str, float]] = ()
     seed: int | None = None
     record: Mapping[str, Any] | None = None
+    facts: StageFacts = NO_FACTS
 
     @property
     def title(self) -> str:
         """The name of its stage on pages."""
-        spec = STAGES.get(self.stage)
-        return (spec.title if spec is not None else "") or self.stage
+        return self.facts.title or self.stage
 
     @property
     def seconds(self) -> float | None:
@@ -102,12 +116,13 @@ class Lineage:
         return next((training for training in reversed(self.trainings) if training.name == self.name), None)
 
 
-def trace(name: str, path: Path) -> Lineage:
+def trace(name: str, path: Path, stages: Mapping[str, StageFacts]) -> Lineage:
     """Follow predictions back to all trainings they come from.
 
     Args:
         name: The recommender.
         path: Directory of its predictions.
+        stages: Facts about stages, by name; other stages are shown with all their settings.
 
     Raises:
         ArtefactError: If there are no predictions.
@@ -123,7 +138,8 @@ def trace(name: str, path: Path) -> Lineage:
             if source is None:
                 missing.append(entry["path"])
             elif source not in trainings:
-                trainings[source] = _training(source, name if depth == 0 and key not in _BESIDE else source.name)
+                own = name if depth == 0 and key not in _BESIDE else source.name
+                trainings[source] = _training(source, own, stages)
                 queue.append((source, depth + 1))
     return Lineage(name, read_manifest(path), _record(path), list(trainings.values())[::-1], missing)
 
@@ -141,17 +157,19 @@ def _locate(artefact: Path, entry: Mapping[str, str]) -> Path | None:
     return None
 
 
-def _training(path: Path, name: str) -> Training:
+def _training(path: Path, name: str, stages: Mapping[str, StageFacts]) -> Training:
     manifest = read_manifest(path)
+    stage = str(manifest.get("stage", manifest["kind"]))
     return Training(
         name,
-        str(manifest.get("stage", manifest["kind"])),
+        stage,
         path,
         manifest.get("settings") or manifest["config"],
         manifest["counts"],
         _log(path),
         manifest["seed"],
         _record(path),
+        stages.get(stage, NO_FACTS),
     )
 
 
@@ -172,11 +190,7 @@ def _record(output: Path) -> dict[str, Any] | None:
 
 def settings_changed(training: Training) -> list[tuple[str, str]]:
     """The settings of a training that differ from its stage's defaults, as (name, value); all of an unknown stage."""
-    defaults: dict[str, Any] = {}
-    if training.stage in STAGES:
-        for entry in fields(STAGES[training.stage].config_class()):
-            factory = entry.default_factory
-            defaults[entry.name] = entry.default if factory is NO_DEFAULT else factory()
+    defaults = training.facts.defaults
     return [
         (name, shown_setting(value))
         for name, value in training.settings.items()

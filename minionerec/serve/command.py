@@ -4,12 +4,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from minionerec.cli.plan import config_values
-from minionerec.cli.recipes import DEMO
-from minionerec.cli.run import ensure_before
 from minionerec.core.commands import Command
 from minionerec.core.log import get_logger
-from minionerec.core.settings import parse_settings, settings_parser
+from minionerec.pipeline.cli.plan import config_values
+from minionerec.pipeline.cli.recipes import DEMO
+from minionerec.pipeline.cli.run import ensure_before
+from minionerec.pipeline.settings import parse_settings, settings_parser
 from minionerec.serve.config import ServeConfig
 
 logger = get_logger(__name__)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minionerec.core.errors import shown
-from minionerec.core.settings import Settings, setting
+from minionerec.pipeline.settings import Settings, setting
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE = "MINIONEREC_API_KEY"

@@ -28,15 +28,15 @@ from support.paths import ROOT
 from support.preloaded import python
 from support.scripts import study
 
-from minionerec.cli.command import demo_step
-from minionerec.cli.doctor import doctor_arguments
-from minionerec.cli.init import init_arguments
-from minionerec.cli.main import recipe_arguments
-from minionerec.cli.plan import Plan, between, config_values
-from minionerec.cli.recipes import find_recipe, read_recipe, shipped_recipes
-from minionerec.cli.run import parsed_changes, parsed_seeds, run_arguments, wanted_jobs
-from minionerec.core.settings import parse_settings
-from minionerec.core.stages import STAGES, stage_spec
+from minionerec.pipeline.cli.command import demo_step
+from minionerec.pipeline.cli.doctor import doctor_arguments
+from minionerec.pipeline.cli.init import init_arguments
+from minionerec.pipeline.cli.main import recipe_arguments
+from minionerec.pipeline.cli.plan import Plan, between, config_values
+from minionerec.pipeline.cli.recipes import find_recipe, read_recipe, shipped_recipes
+from minionerec.pipeline.cli.run import parsed_changes, parsed_seeds, run_arguments, wanted_jobs
+from minionerec.pipeline.settings import parse_settings
+from minionerec.pipeline.stages import STAGES, stage_spec
 from minionerec.serve.command import serve_arguments
 
 GUIDES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "data/demo/README.md")]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.training import logged
 
-from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import read_json
+from minionerec.pipeline.cli.plan import plan_of
 from minionerec.recommend.rankers.baselines import POPULARITY
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(3000)]  # which no training needs, on any processor

@@ -17,9 +17,9 @@ from support.examples import sid_windows
 from support.paths import ROOT
 from support.preloaded import python
 
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import run_prepare
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 

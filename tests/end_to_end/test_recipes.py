@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from minionerec.cli.plan import Job, plan_of
 from minionerec.core.artefacts import read_json, read_manifest
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.layout import write_layout
 from minionerec.data.names import SPLITS
-from minionerec.data.prepare import run_prepare
+from minionerec.pipeline.cli.plan import Job, plan_of
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 
 pytestmark = pytest.mark.end_to_end
 

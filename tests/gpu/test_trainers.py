@@ -24,16 +24,16 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import load_sequential
+from minionerec.pipeline.config.sequential import SequentialConfig
+from minionerec.pipeline.grpo import run_grpo
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.train_catalogue import run_catalogue
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.recommend.rankers import load
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.serve.explain import explain
-from minionerec.training.catalogue import run_catalogue
-from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sequential import train
-from minionerec.training.sequential.config import SequentialConfig
-from minionerec.training.sequential.stage import run_sequential
-from minionerec.training.sft import run_sft
 from minionerec.training.trainer import RankingEvaluation, compile_blocks
 
 SHORT = {"epochs": 2, "evals_per_epoch": 2}

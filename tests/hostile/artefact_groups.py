@@ -28,9 +28,9 @@ from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, SAME, SessionClock
 from minionerec.metrics.predictions import Predictions
+from minionerec.pipeline.recommend import read_histories
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.requests import Request
-from minionerec.recommend.stage import read_histories
 from minionerec.serve.config import Limits
 from minionerec.serve.reading import Refusal, read_call
 from minionerec.serve.reading import read_json as read_body

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 from hostile import harmless, mutate
 from support.builder import build, in_memory
 
-from minionerec.core.settings import description, parse_settings
-from minionerec.core.stages import STAGES
-from minionerec.data.config import PrepareConfig
 from minionerec.data.layout import item_records, write_layout
-from minionerec.data.prepare import READERS
 from minionerec.data.published import published_files, read_published_files
 from minionerec.data.source import BadRows
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import READERS
+from minionerec.pipeline.settings import description, parse_settings
+from minionerec.pipeline.stages import STAGES
 
 N_USERS, N_ITEMS, N_INTERACTIONS = 8, 6, 48
 START = 1_500_000_000

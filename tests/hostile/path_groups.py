@@ -19,9 +19,9 @@ from support.small_shop import STAGES, bytes_of, make_shop, stage, write_shop
 
 from minionerec.core.artefacts import MANIFEST, is_artefact, verify_files
 from minionerec.core.errors import MinioneRecError
-from minionerec.core.settings import parse_settings
-from minionerec.core.stages import stage_spec
 from minionerec.data.source import BadRows
+from minionerec.pipeline.settings import parse_settings
+from minionerec.pipeline.stages import stage_spec
 
 # Units of times
 

@@ -10,8 +10,8 @@ from hostile.groups import Group, holds
 from support.commands import command
 from support.small_shop import write_shop
 
-from minionerec.cli.plan import plan_of
 from minionerec.core.errors import ConfigError
+from minionerec.pipeline.cli.plan import plan_of
 
 PLAIN = ("shop", "eu/shop", "a b", "é", "us/eu/x.yaml", "v1.2", "-", "own/_base", "demo")
 NAMES = (*PLAIN, *PLAIN, "..", "/", ".", "~", "--", " ", "\t", "\n", ":", "#", "'", "$HOME", "{corpus}", "{", "x" * 70)

@@ -16,8 +16,6 @@ from hostile import harmless, mutate
 from hostile.groups import START, Group, holds
 
 import minionerec
-from minionerec.cli.plan import Plan
-from minionerec.cli.recipes import read_recipe
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import DataError
 from minionerec.core.records import read_run_record
@@ -27,6 +25,8 @@ from minionerec.data.rows import SplitExamples
 from minionerec.data.source import BadRows
 from minionerec.data.sources.tables import parse_items, read_table
 from minionerec.data.times import NO_TIME, timed_examples
+from minionerec.pipeline.cli.plan import Plan
+from minionerec.pipeline.cli.recipes import read_recipe
 from minionerec.recommend.items import CatalogueItems
 
 N_ITEMS, N_ROWS, N_USERS = 8, 24, 5

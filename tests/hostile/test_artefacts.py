@@ -10,10 +10,10 @@ from support.small_shop import STAGES, bytes_of, command, copied, sign, spoil_ma
 
 from minionerec.core.artefacts import fingerprint, maker, read_manifest, require_writable
 from minionerec.core.errors import ArtefactError, MinioneRecError
-from minionerec.core.stages import STAGES as REGISTRY
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked
+from minionerec.pipeline.stages import STAGES as REGISTRY
 from minionerec.sid.table import LARGEST_CODE, SidTable
 
 READERS = {"corpus": "build-sids", "sids": "sft", "sft": "eval-beam", "predictions": "report"}

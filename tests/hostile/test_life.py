@@ -8,7 +8,7 @@ from filelock import FileLock
 from support.small_shop import OUTPUTS, STAGES, bytes_of, copied, stage
 
 from minionerec.core.artefacts import MANIFEST, read_manifest
-from minionerec.core.stage import Work
+from minionerec.pipeline.stage import Work
 
 pytestmark = pytest.mark.usefixtures("drawn")  # as the figures of the shop are
 

@@ -17,14 +17,14 @@ import pytest
 from support.builder import build, read_movielens, read_recbole, read_tables
 
 from minionerec.core.errors import MinioneRecError
-from minionerec.data.config import PrepareConfig
 from minionerec.data.layout import item_records, write_layout
 from minionerec.data.published import published_files, read_published
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import read_amazon
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.published_json import read_published_json
-from minionerec.recommend.stage import read_histories
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.recommend import read_histories
 from minionerec.sid.embed.stored import load_vectors
 
 HEADER = "user_id,item_id,timestamp\n"

@@ -9,8 +9,8 @@ import pytest
 from support.commands import command
 
 from minionerec.core.errors import ConfigError, MinioneRecError, shown
-from minionerec.core.settings import StageConfig, parse_settings, setting
 from minionerec.models.prompts.wording import load_wording
+from minionerec.pipeline.settings import StageConfig, parse_settings, setting
 from minionerec.sid.embed.texts import tfidf_svd
 
 

@@ -21,8 +21,8 @@ from support.serving import until
 
 from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.settings import Settings
 from minionerec.data.corpus import Corpus
+from minionerec.pipeline.settings import Settings
 from minionerec.recommend.recommender import Recommender
 from minionerec.serve import command, server
 from minionerec.serve.command import run_serve

@@ -19,8 +19,8 @@ from support.paths import ROOT
 import minionerec
 from minionerec.core.artefacts import fingerprint, read_manifest
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.stages import STAGES
-from minionerec.data import prepare
+from minionerec.pipeline import prepare_data as prepare
+from minionerec.pipeline.stages import STAGES
 
 SMALL = {"hidden_size": 16, "layers": 1, "epochs": 1, "batch_size": 32, "device_batch_size": 32, "eval_examples": 20}
 

@@ -15,12 +15,12 @@ from minionerec.models.decoding.architectures import ARCHITECTURES
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.recommend.config import ExportConfig
-from minionerec.recommend.export import run_export
+from minionerec.pipeline.config.recommend import ExportConfig
+from minionerec.pipeline.export import run_export
+from minionerec.pipeline.grpo import run_grpo
+from minionerec.pipeline.sft import run_sft
 from minionerec.recommend.sid_trie import check
-from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.rows import tokenise_examples
-from minionerec.training.sft import run_sft
 
 ROUNDING = 1e-4  # of float32, relative, over the sums of a small model
 

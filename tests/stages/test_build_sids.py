@@ -13,11 +13,11 @@ from support.small_corpus import bought_together, save_corpus, shop_titles
 from minionerec.core.artefacts import read_json, read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.published import default_root
-from minionerec.sid.build import run_build_sids
-from minionerec.sid.config import SidConfig
-from minionerec.sid.embed.config import EmbedConfig
+from minionerec.pipeline.build_sids import run_build_sids
+from minionerec.pipeline.config.encoder import EmbedConfig
+from minionerec.pipeline.config.sids import SidConfig
+from minionerec.pipeline.embed_items import run_embed
 from minionerec.sid.embed.texts import tfidf_svd
-from minionerec.sid.embed.vectors import run_embed
 from minionerec.sid.quantiser import Quantiser
 from minionerec.sid.table import SidTable
 

@@ -9,12 +9,12 @@ from support.small_corpus import save_corpus, shop_titles
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.pipeline.build_sids import run_build_sids
+from minionerec.pipeline.config.encoder import EmbedConfig
+from minionerec.pipeline.config.sids import SidConfig
+from minionerec.pipeline.embed_items import run_embed
 from minionerec.sid import table
-from minionerec.sid.build import run_build_sids
-from minionerec.sid.config import SidConfig
 from minionerec.sid.embed import stored
-from minionerec.sid.embed.config import EmbedConfig
-from minionerec.sid.embed.vectors import run_embed
 from minionerec.sid.quantiser import Quantiser
 from minionerec.sid.table import SidTable
 

@@ -14,10 +14,11 @@ from support.small_corpus import save_corpus, shop_titles
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.sid.embed.config import EmbedConfig, encoder_inputs
+from minionerec.pipeline.config.encoder import EmbedConfig
+from minionerec.pipeline.embed_items import run_embed
+from minionerec.sid.embed.encoder import encoder_inputs
 from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.embed.texts import item_texts, tfidf_svd
-from minionerec.sid.embed.vectors import run_embed
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
-from minionerec.recommend.evaluation.config import EvalConfig
-from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.pipeline.config.evaluation import EvalConfig
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.stage import run_sequential
 
 ITEMS = 6
 

@@ -15,7 +15,7 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.pipeline.evaluate import run_eval
 from minionerec.recommend.rankers.candidates import ranked_items
 from minionerec.sid.table import SidTable
 

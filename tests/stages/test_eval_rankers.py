@@ -16,14 +16,14 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import corpus_contexts
 from minionerec.metrics.predictions import Predictions
+from minionerec.pipeline.config.reports import ReportConfig
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.report import run_report
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.recommend.evaluation.baseline_lists import read_chosen
-from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.rankers.baselines import NAMES, TRANSITIONS, make_baselines
 from minionerec.reports import results
-from minionerec.reports.config import ReportConfig
-from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.stage import run_sequential
 
 MINE = """
 import numpy as np

@@ -16,7 +16,7 @@ from minionerec.models.decoding.decoder import fitting_batch_size
 from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
-from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.pipeline.evaluate import run_eval
 
 CPU = torch.device("cpu")
 

@@ -35,13 +35,13 @@ from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_t
 from minionerec.models.decoding.architectures import ARCHITECTURES
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
-from minionerec.recommend.config import ExportConfig
-from minionerec.recommend.export import run_export, write_for_transformers_4, write_trie
+from minionerec.pipeline.config.recommend import ExportConfig
+from minionerec.pipeline.export import run_export, write_for_transformers_4, write_trie
+from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.sid_trie import SidTrie, check
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue import run_catalogue
 
 # Runs in a process of its own: nothing of the project can be imported, and the export's folder is the working one.
 ALONE = """

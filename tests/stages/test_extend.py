@@ -20,18 +20,18 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.pipeline.build_sids import run_build_sids
+from minionerec.pipeline.config.sids import SidConfig
+from minionerec.pipeline.extend import run_extend
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.recommend.rankers.language import Search
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
-from minionerec.sid.build import run_build_sids
-from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.interactions import beside, interaction_vectors
 from minionerec.sid.embed.texts import item_texts, nearest_texts
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue import run_catalogue
 from minionerec.training.catalogue.build import sid_neighbours
-from minionerec.training.extend import run_extend
-from minionerec.training.sft import run_sft
 
 HELD_OUT = np.array([4, 11, 17])
 

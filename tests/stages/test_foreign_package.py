@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
 from minionerec.core.commands import Command, CommandParser
-from minionerec.core.settings import Settings, setting
-from minionerec.core.stages import StageResult, StageSpec
+from minionerec.pipeline.settings import Settings, setting
+from minionerec.pipeline.stages import StageResult, StageSpec
 from minionerec.data.corpus import Corpus
 from minionerec.data.sources.tables import read_tables
 from minionerec.recommend.rankers.protocol import Ranking

@@ -43,26 +43,26 @@ from support.training import (
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
-from minionerec.core.settings import parse_settings
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding import beam, decoder
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.sequential.registry import load_sequential
-from minionerec.sid.embed.config import EmbedConfig
-from minionerec.sid.embed.vectors import run_embed
+from minionerec.pipeline import grpo as stage
+from minionerec.pipeline.config.encoder import EmbedConfig
+from minionerec.pipeline.config.training import GrpoConfig
+from minionerec.pipeline.embed_items import run_embed
+from minionerec.pipeline.grpo import run_grpo, sequential_scorer
+from minionerec.pipeline.settings import parse_settings
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.train_catalogue import run_catalogue
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.sid.table import split_sid
-from minionerec.training.catalogue import run_catalogue
-from minionerec.training.config import GrpoConfig
 from minionerec.training.grpo import loss as loss_module
-from minionerec.training.grpo import stage
 from minionerec.training.grpo.rollouts import grpo_examples
-from minionerec.training.grpo.stage import run_grpo, sequential_scorer
 from minionerec.training.grpo.trainer import REFERENCE_FILE, SidGrpoTrainer
 from minionerec.training.rewards import sibling_advantages
-from minionerec.training.sequential.stage import run_sequential
-from minionerec.training.sft import run_sft
 from minionerec.training.trainer import LogLines, validation_set
 
 

@@ -12,10 +12,10 @@ from support.launched import launch
 from support.training import builder_of, grpo_config, make_inputs, same_weights, sft_config
 
 from minionerec.core.errors import ConfigError
+from minionerec.pipeline.grpo import run_grpo
+from minionerec.pipeline.sft import run_sft
 from minionerec.training import examples
 from minionerec.training.grpo.rollouts import grpo_examples
-from minionerec.training.grpo.stage import run_grpo
-from minionerec.training.sft import run_sft
 
 FROM_FILES = partial(from_files, run_grpo)
 

@@ -17,13 +17,13 @@ from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import encode_prompt
-from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.grpo import run_grpo
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.training import distillation
-from minionerec.training.catalogue import run_catalogue
 from minionerec.training.distillation import load_teacher
-from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.packing import TreeCollator
-from minionerec.training.sft import run_sft
 
 
 def conditioned(folder, **changes):

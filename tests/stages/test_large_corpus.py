@@ -13,14 +13,14 @@ from minionerec.data import shards, transitions
 from minionerec.data.corpus import Corpus
 from minionerec.data.slices import example_slices
 from minionerec.data.transitions import count_transitions
+from minionerec.pipeline.config.reports import ReportConfig
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.report import run_report
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists, read_chosen
-from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.rankers import baselines
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.reports import results
-from minionerec.reports.config import ReportConfig
-from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
 
 

@@ -11,13 +11,13 @@ from support.small_shop import bytes_of, sign, spoil_manifest
 
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.core.settings import parse_settings
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SOURCES, SPLITS
-from minionerec.data.prepare import READERS, run_prepare
 from minionerec.data.published import default_root, published_files
 from minionerec.data.rows import joined
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import READERS, run_prepare
+from minionerec.pipeline.settings import parse_settings
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from support.engines import demo_tables, prepared
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.remote import look_again
-from minionerec.data.config import PrepareConfig
-from minionerec.data.prepare import run_prepare
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 
 
 @pytest.fixture

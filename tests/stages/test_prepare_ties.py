@@ -13,12 +13,12 @@ from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
-from minionerec.data.prepare import run_prepare
 from minionerec.data.shards import shard_files
 from minionerec.data.times import timed_examples
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.sid.table import SidTable
 
 DAY = 86_400

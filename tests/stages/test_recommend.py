@@ -12,12 +12,12 @@ import pytest
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
-from minionerec.core.settings import description
 from minionerec.data.session import SESSION_CONTEXTS, SessionClock
-from minionerec.recommend import stage
-from minionerec.recommend.config import RecommendConfig
+from minionerec.pipeline import recommend as stage
+from minionerec.pipeline.config.recommend import RecommendConfig
+from minionerec.pipeline.recommend import FILE, SCHEMA, read_histories, run_recommend
+from minionerec.pipeline.settings import description
 from minionerec.recommend.recommender import Recommender
-from minionerec.recommend.stage import FILE, SCHEMA, read_histories, run_recommend
 
 ROWS = [
     {

@@ -16,16 +16,16 @@ from support.trained_shop import N, make_predictions, write_trained
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
+from minionerec.pipeline.config.reports import ReportConfig
+from minionerec.pipeline.report import run_report
+from minionerec.pipeline.settings import parse_settings
 from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports import plots
 from minionerec.reports.cells import MINUS
-from minionerec.reports.config import ReportConfig
-from minionerec.reports.report import run_report
 from minionerec.reports.sections import NOT_COMPARABLE
 from minionerec.sid.table import SidTable
 

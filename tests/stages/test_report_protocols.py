@@ -20,13 +20,13 @@ from minionerec.metrics.predictions import FILE
 from minionerec.metrics.ranked import Ranked, write_ranks
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval
+from minionerec.pipeline.config.reports import ReportConfig
+from minionerec.pipeline.report import run_report
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.recommend.rankers.baselines import NAMES, RECENT
 from minionerec.reports.cells import MINUS
-from minionerec.reports.config import ReportConfig
-from minionerec.reports.report import run_report
 from minionerec.reports.results import EvaluationSet, read_results
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.stage import run_sequential
 
 ITEMS, USERS = 30, 60
 

@@ -14,15 +14,15 @@ from support.trained_shop import RECORD, SFT, make_predictions, write_trained
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import record_path
-from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.metrics.tables import MANY
-from minionerec.reports.config import ReportConfig
-from minionerec.reports.report import run_report
+from minionerec.pipeline.config.reports import ReportConfig
+from minionerec.pipeline.report import run_report
+from minionerec.pipeline.settings import parse_settings
 from minionerec.reports.sections import NOT_COMPARABLE
 from minionerec.sid.table import SidTable
 

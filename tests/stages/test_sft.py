@@ -26,9 +26,10 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
+from minionerec.pipeline.sft import run_sft
 from minionerec.sid.table import SidTable
 from minionerec.training.rows import check_all_positions, tokenise_examples
-from minionerec.training.sft import add_dropout, run_sft
+from minionerec.training.sft import add_dropout
 from minionerec.training.trainer import rank_validation, validation_set
 
 QUICKLY = {**TRAINED, "epochs": 10, "learning_rate": 1e-2, "device_batch_size": 16}

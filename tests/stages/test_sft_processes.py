@@ -28,8 +28,8 @@ from minionerec.core.records import Batch, read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.pipeline.sft import run_sft
 from minionerec.training.rows import tokenise_examples
-from minionerec.training.sft import run_sft
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.core.records import read_run_record
-from minionerec.training.run import newest_whole_checkpoint
-from minionerec.training.sft import run_sft
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.training_run import newest_whole_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,12 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue import run_catalogue
 from minionerec.training.distillation import load_teacher, soften
 from minionerec.training.packing import TreeCollator
-from minionerec.training.sft import SidSftTrainer, run_sft
+from minionerec.training.sft import SidSftTrainer
 
 
 @pytest.fixture(scope="module")

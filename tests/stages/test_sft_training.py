@@ -17,9 +17,9 @@ from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.pipeline.sft import run_sft
 from minionerec.training.packing import LOGITS_AT_ONCE
 from minionerec.training.rows import tokenise_examples
-from minionerec.training.sft import run_sft
 
 
 @pytest.fixture(scope="module")

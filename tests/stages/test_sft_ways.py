@@ -9,9 +9,9 @@ from support.training import builder_of, make_inputs, same_weights, sft_config
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.prompts.wording import load_wording
+from minionerec.pipeline.sft import run_sft
 from minionerec.training.packing import TreeCollator, prompt_in_turn
 from minionerec.training.rows import tokenise_examples
-from minionerec.training.sft import run_sft
 
 TASKS = {"next_sid": 0.1, "title_to_sid": 0.5, "sid_to_text": 0.5, "next_description": 0.1}
 

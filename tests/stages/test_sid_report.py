@@ -14,13 +14,14 @@ from minionerec.core.artefacts import read_json, verify_files
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
+from minionerec.pipeline.build_sids import run_build_sids
+from minionerec.pipeline.config.encoder import EmbedConfig
+from minionerec.pipeline.config.reports import SidReportConfig
+from minionerec.pipeline.config.sids import SidConfig
+from minionerec.pipeline.embed_items import run_embed
+from minionerec.pipeline.sid_report import run_sid_report
 from minionerec.reports import plots
-from minionerec.reports.config import SidReportConfig
-from minionerec.reports.sid_report import run_sid_report
-from minionerec.sid.build import run_build_sids
-from minionerec.sid.config import SidConfig
-from minionerec.sid.embed.config import EmbedConfig
-from minionerec.sid.embed.vectors import make_vectors, run_embed
+from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.report import diagnose, gather_evidence
 
 
@@ -75,7 +76,7 @@ def test_page(shop, tmp_path, drawn):
     corpus = Corpus.load(shop / "corpus")
     rows = corpus.train
     evidence = gather_evidence(
-        make_vectors(corpus, config, {}),
+        make_vectors(corpus, config.vector_source, {}),
         corpus.items["title"].tolist(),
         rows.users.tolist(),
         rows.histories.tolist(),

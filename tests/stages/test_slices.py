@@ -23,10 +23,10 @@ from minionerec.data.protocols import PROTOCOLS, read_examples
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
-from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.reports.config import LevelsConfig, ReportConfig
-from minionerec.reports.levels import run_levels
-from minionerec.reports.report import run_report
+from minionerec.pipeline.config.reports import LevelsConfig, ReportConfig
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.levels import run_levels
+from minionerec.pipeline.report import run_report
 from minionerec.sid.table import SidTable
 
 ROWS = 120

@@ -34,18 +34,18 @@ from minionerec.data.source import Source, item_table
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.nn.experts import EXPERTS, FEATURES
-from minionerec.recommend.config import ExportConfig
-from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.recommend.export import run_export
+from minionerec.pipeline.config.recommend import ExportConfig
+from minionerec.pipeline.config.reports import LevelsConfig, ReportConfig
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.export import run_export
+from minionerec.pipeline.extend import run_extend
+from minionerec.pipeline.grpo import run_grpo
+from minionerec.pipeline.levels import run_levels
+from minionerec.pipeline.report import run_report
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.recommend.rankers.load import load_ranker
-from minionerec.reports.config import LevelsConfig, ReportConfig
-from minionerec.reports.levels import run_levels
-from minionerec.reports.report import run_report
-from minionerec.training.catalogue import run_catalogue
-from minionerec.training.extend import run_extend
-from minionerec.training.grpo.stage import run_grpo
-from minionerec.training.sft import run_sft
 
 # make_inputs: 40 users with 3 training examples, one of valid and one of test each.
 TRAINED, ALL = 120, 200

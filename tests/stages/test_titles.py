@@ -18,17 +18,17 @@ from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.grpo import run_grpo
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.recommend.rankers.language import TitleRanker
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.serve.explain import explain
-from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.rows import tokenise_examples
-from minionerec.training.sequential.stage import run_sequential
-from minionerec.training.sft import run_sft
 
 TASK = "title_history_to_title"
 TITLES = {"tasks": {TASK: 1.0}, "eval_beams": 10, "learning_rate": 1e-2, "text_vocabulary": 400, "dropout": 0.0}

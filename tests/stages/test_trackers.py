@@ -6,9 +6,9 @@ import pytest
 from support.training import catalogue_config, grpo_config, make_inputs, same_weights, sft_config
 
 from minionerec.core.errors import ConfigError
-from minionerec.training.catalogue import run_catalogue
-from minionerec.training.grpo.stage import run_grpo
-from minionerec.training.sft import run_sft
+from minionerec.pipeline.grpo import run_grpo
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.train_catalogue import run_catalogue
 
 SMALL = {"epochs": 1, "evals_per_epoch": 1}
 

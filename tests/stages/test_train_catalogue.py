@@ -36,17 +36,18 @@ from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel, blocks, tower
 from minionerec.models.nn.layers import Dropout
-from minionerec.recommend.evaluation.config import EvalConfig
-from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.sid.embed.config import EmbedConfig
-from minionerec.sid.embed.vectors import run_embed
+from minionerec.pipeline import train_catalogue as stage
+from minionerec.pipeline.config.encoder import EmbedConfig
+from minionerec.pipeline.config.evaluation import EvalConfig
+from minionerec.pipeline.embed_items import run_embed
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.grpo import run_grpo
+from minionerec.pipeline.sft import run_sft
+from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue import run_catalogue, stage
 from minionerec.training.catalogue.build import sid_text
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
 from minionerec.training.catalogue.windows import collate
-from minionerec.training.grpo.stage import run_grpo
-from minionerec.training.sft import run_sft
 
 SAMPLED = {"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0}
 

@@ -12,13 +12,9 @@ from support.commands import command
 from support.paths import ROOT
 from support.training import interrupted_in_epoch, sequential_config
 
-from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
-from minionerec.core.settings import parse_settings
-from minionerec.data.config import PrepareConfig
-from minionerec.data.prepare import run_prepare
 from minionerec.data.protocols import read_examples
 from minionerec.data.transitions import count_transitions
 from minionerec.data.windows import padded_windows
@@ -27,11 +23,16 @@ from minionerec.metrics.ranked import Ranked, runs_at
 from minionerec.metrics.ranking import item_ranks, sid_ranks
 from minionerec.models.sequential.rank import rank_rows
 from minionerec.models.sequential.registry import build_model, check_hyper, load_sequential
-from minionerec.sid.build import run_build_sids
-from minionerec.sid.config import SidConfig
-from minionerec.training.sequential import stage, train
-from minionerec.training.sequential.config import SequentialConfig
-from minionerec.training.sequential.stage import run_sequential
+from minionerec.pipeline import train_sequential as stage
+from minionerec.pipeline.build_sids import run_build_sids
+from minionerec.pipeline.cli.plan import plan_of
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.config.sequential import SequentialConfig
+from minionerec.pipeline.config.sids import SidConfig
+from minionerec.pipeline.prepare_data import run_prepare
+from minionerec.pipeline.settings import parse_settings
+from minionerec.pipeline.train_sequential import run_sequential
+from minionerec.training.sequential import train
 
 
 @pytest.fixture(scope="module")

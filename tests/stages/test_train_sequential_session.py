@@ -20,10 +20,10 @@ from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.sequential.rank import rank_rows
 from minionerec.models.sequential.registry import load_sequential
-from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
-from minionerec.training.sequential.stage import run_sequential
 
 SMALL = {"hidden_size": 32, "inner_size": 32, "num_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0}
 POINTING = {"hidden_size": 32, "inner_size": 32, "num_layers": 1, "dropout": 0.0, "pointer": True, "reach": 4}

@@ -13,11 +13,11 @@ from support.training import sequential_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import run_prepare
 from minionerec.metrics.predictions import Predictions
-from minionerec.training.sequential.stage import run_sequential
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.training.sequential.train import TrainingExamples
 
 

@@ -30,11 +30,11 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.nn.session import UNSOLD
 from minionerec.models.prompts.wording import load_wording
-from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.training.catalogue import run_catalogue
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.extend import run_extend
+from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.training.catalogue.objectives import CatalogueTrainer
-from minionerec.training.catalogue.stage import WEIGHTS
-from minionerec.training.extend import run_extend
+from minionerec.training.catalogue.popularity import WEIGHTS
 
 USERS = 120  # each with one example of validation and one of test
 LEARNS = {"epochs": 4, "learning_rate": 2e-2, "eval_examples": -1, "evals_per_epoch": 0.5}

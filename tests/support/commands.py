@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from minionerec.cli.main import dispatch
 from minionerec.core.commands import run_command
+from minionerec.pipeline.cli.main import dispatch
 
 
 class Outcome(NamedTuple):

@@ -5,10 +5,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from minionerec.core.artefacts import read_manifest
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import run_prepare
 from minionerec.data.source import Source, item_table
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 from support.paths import ROOT
 
 NASTY = [

@@ -19,7 +19,7 @@ from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.decoding import shards
 from minionerec.models.prompts.wording import load_wording
-from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.pipeline.config.evaluation import EvalConfig
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.table import SidTable

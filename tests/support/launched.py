@@ -95,7 +95,7 @@ def by_zero_2(script: str, config: Any) -> str:
 
 def main() -> None:
     """One of the processes."""
-    from minionerec.cli.main import main as command
+    from minionerec.pipeline.cli.main import main as command
 
     conditioned, rank = json.loads(os.environ[HERE]), int(os.environ["RANK"])
     notes = Path(conditioned["notes"])

@@ -20,7 +20,7 @@ def trainer_context() -> Any:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_executable(python())
-    context.set_forkserver_preload(["minionerec.training.sft", "minionerec.training.grpo.stage"])
+    context.set_forkserver_preload(["minionerec.pipeline.sft", "minionerec.pipeline.grpo"])
     return context
 
 

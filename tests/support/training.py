@@ -17,12 +17,12 @@ from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
+from minionerec.pipeline.config.sequential import SequentialConfig
+from minionerec.pipeline.config.training import CatalogueTrainConfig, ExtendConfig, GrpoConfig, SftConfig
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.sid.table import SidTable
 from minionerec.training import memory
-from minionerec.training.config import CatalogueTrainConfig, ExtendConfig, GrpoConfig, SftConfig
 from minionerec.training.sequential import train
-from minionerec.training.sequential.config import SequentialConfig
-from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.trainer import LogLines
 
 N_ITEMS = 24

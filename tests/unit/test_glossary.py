@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from minionerec.core.settings import fields
-from minionerec.core.stages import STAGES
+from minionerec.pipeline.settings import fields
+from minionerec.pipeline.stages import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = [path for folder in ("minionerec", "benchmarks", "studies") for path in sorted((ROOT / folder).rglob("*.py"))]

@@ -32,7 +32,7 @@ def test_an_import_loads_few_lines(module, most, tmp_path):
 def test_the_script_of_the_page_needs_no_settings(tmp_path):
     page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    printed = run(script + "\nimport sys\nprint('minionerec.core.settings' in sys.modules)", tmp_path)
+    printed = run(script + "\nimport sys\nprint('minionerec.pipeline.settings' in sys.modules)", tmp_path)
     *metrics, loads_settings = printed.splitlines()
     assert [line.split(":")[0] for line in metrics] == ["HR@10", "HR@20", "NDCG@10", "NDCG@20", "MRR@20"]
     for line in metrics:

@@ -19,7 +19,7 @@ from support.paths import ROOT
 from support.scripts import study
 
 from minionerec import __version__
-from minionerec.core.stages import STAGES
+from minionerec.pipeline.stages import STAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGE = ROOT / "minionerec"
@@ -35,16 +35,17 @@ LAYERS = [
     ["models"],
     ["training"],
     ["recommend"],
-    ["reports", "cli"],
+    ["reports"],
+    ["pipeline"],
 ]
 ORDER = [package for layer in LAYERS for package in layer]
 # Folders of optional parts. A part may import every layer and no other part; nothing else imports a part.
 PARTS = ["contrib", "serve"]
 CONFINED = {
     "jinja2": ["reports/page.py"],
-    "trl": ["training", "contrib/generative_baselines"],
-    "accelerate": ["training", "core/processes.py", "core/device.py"],
-    "deepspeed": ["training"],
+    "trl": ["training", "pipeline", "contrib/generative_baselines"],
+    "accelerate": ["training", "pipeline", "core/processes.py", "core/device.py"],
+    "deepspeed": [],
     "faiss": ["sid"],
     "duckdb": ["data/engines/duck.py"],
     "pyspark": ["contrib/spark"],
@@ -54,8 +55,7 @@ CONFINED = {
     "uvicorn": ["serve"],
     "prometheus_client": ["serve"],
     "torch": [
-        "core/processes.py", "core/device.py", "sid", "models", "training", "recommend", "cli/launch.py",
-        "cli/doctor.py", "contrib/generative_baselines", "contrib/preference",
+        "core/processes.py", "core/device.py", "sid", "models", "training", "recommend", "pipeline", "contrib/generative_baselines", "contrib/preference",
         "contrib/sequential_zoo", "serve",
     ],
 }  # fmt: skip
@@ -197,11 +197,12 @@ def test_every_package_has_its_layer():
         ("metrics/new.py", "import matplotlib.pyplot as plt", "matplotlib"),
         ("recommend/evaluation/new.py", "from trl import SFTTrainer", "trl"),
         ("sid/new.py", "from minionerec.models.decoding.trie import Trie", "minionerec.models"),
-        ("models/sequential/new.py", "from minionerec.training.run import StepPlan", "minionerec.training"),
+        ("models/sequential/new.py", "from minionerec.training.packing import TreeCollator", "minionerec.training"),
+        ("training/new.py", "from minionerec.pipeline.training_run import StepPlan", "minionerec.pipeline"),
         ("data/new.py", "from minionerec.contrib.city.law import likeliest", "minionerec.contrib.city"),
-        ("cli/new.py", "from minionerec.contrib import city", "minionerec.contrib.city"),
+        ("pipeline/cli/new.py", "from minionerec.contrib import city", "minionerec.contrib.city"),
         ("contrib/other/new.py", "import minionerec.contrib.city.law", "minionerec.contrib.city"),
-        ("cli/new.py", "from minionerec.serve.config import ServeConfig", "minionerec.serve"),
+        ("pipeline/cli/new.py", "from minionerec.serve.config import ServeConfig", "minionerec.serve"),
     ],
 )
 def test_a_violation_is_found(folder, source, message):
@@ -250,7 +251,7 @@ def test_the_wheel_is_the_whole_product(wheel):
 
 def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
     _, info, entries = wheel
-    assert "minionerec = minionerec.cli.main:main" in entries
+    assert "minionerec = minionerec.pipeline.cli.main:main" in entries
     parts = [line for group in PROJECT["entry-points"].values() for line in group.items()]
     assert len(parts) > 4 and all(f"{name} = {target}" in entries.splitlines() for name, target in parts)
     declared = names(re.findall(r"^Requires-Dist: (.*)$", info, re.MULTILINE))

@@ -9,8 +9,8 @@ from support.scripts import study
 
 import minionerec
 from minionerec import api
-from minionerec.core.settings import typed_values
-from minionerec.core.stages import stage_spec
+from minionerec.pipeline.settings import typed_values
+from minionerec.pipeline.stages import stage_spec
 
 STUDIES = ("demo", "industrial_quality", "language_model", "rewards", "d3", "preference", "pswrec_v13")
 

@@ -18,11 +18,11 @@ from minionerec.contrib.city.text import ids, numbers_of
 from minionerec.core.artefacts import open_artefact, write_json
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
-from minionerec.core.stage import Stage
-from minionerec.core.stages import StageResult
 from minionerec.core.values import in_words
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
+from minionerec.pipeline.stage import Stage
+from minionerec.pipeline.stages import StageResult
 
 FILE, ROWS = "ceiling.json", "rows.parquet"
 AT_ONCE = 4096

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minionerec.contrib.city.sizes import DAY, DEPARTMENT, FORMS, MOST_TIMES, RETURNS, SHELF, SHOP, seconds_a_choice
-from minionerec.core.settings import StageConfig, setting
 from minionerec.data.names import SPLITS
+from minionerec.pipeline.settings import StageConfig, setting
 
 
 @dataclass

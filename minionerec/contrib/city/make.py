@@ -17,8 +17,8 @@ from minionerec.contrib.city.text import ids, items_table, shop_table
 from minionerec.contrib.city.world import World
 from minionerec.core.artefacts import atomic_write
 from minionerec.core.log import progress
-from minionerec.core.stage import Stage, Work
-from minionerec.core.stages import StageResult
+from minionerec.pipeline.stage import Stage, Work
+from minionerec.pipeline.stages import StageResult
 
 ITEMS, INTERACTIONS = "items.parquet", "interactions.parquet"
 """The two tables, in the form of the source `tables` of prepare-data."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from minionerec.core.settings import setting
-from minionerec.recommend.evaluation.config import EvaluationConfig
-from minionerec.sid.embed.config import encoder_inputs
-from minionerec.training.config import FITTING, LanguageRunConfig, RunConfig
+from minionerec.pipeline.config.evaluation import EvaluationConfig
+from minionerec.pipeline.config.training import FITTING, LanguageRunConfig, RunConfig
+from minionerec.pipeline.settings import setting
+from minionerec.sid.embed.encoder import encoder_inputs
 
 TIGER_OPTIMIZERS = ("adafactor", "adamw")
 

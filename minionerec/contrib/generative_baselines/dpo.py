@@ -32,7 +32,6 @@ from minionerec.contrib.generative_baselines.config import DpoConfig
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
-from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, load_language_model
@@ -41,18 +40,19 @@ from minionerec.models.decoding.decoder import decoding_device, fitting_batch_si
 from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.training.examples import TrainingSet
-from minionerec.training.grpo.figures import Figures
-from minionerec.training.grpo.rollouts import grpo_examples
-from minionerec.training.memory import Share
-from minionerec.training.packing import shared_prefix_scores
-from minionerec.training.run import (
+from minionerec.pipeline.stages import StageResult
+from minionerec.pipeline.training_run import (
     TrainingRun,
     keep_start_if_better,
     log_truncated,
     training_stage,
     warn_of_rounding,
 )
+from minionerec.training.examples import TrainingSet
+from minionerec.training.grpo.figures import Figures
+from minionerec.training.grpo.rollouts import grpo_examples
+from minionerec.training.memory import Share
+from minionerec.training.packing import shared_prefix_scores
 from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,

@@ -23,8 +23,6 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.core.processes import is_main_process
-from minionerec.core.stage import Stage, Work
-from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import timed_examples
@@ -36,14 +34,17 @@ from minionerec.models.decoding.decoder import decoding_device
 from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import NEXT_TITLE
-from minionerec.recommend.evaluation.measuring import measure, measured
+from minionerec.pipeline.evaluate import measured
+from minionerec.pipeline.stage import Stage, Work
+from minionerec.pipeline.stages import StageResult
+from minionerec.recommend.evaluation.measuring import measure
 from minionerec.recommend.rankers.candidates import candidate_maxima, list_items
 from minionerec.recommend.rankers.language import TitleRanker
 from minionerec.recommend.rankers.lists import split_queries
 from minionerec.recommend.rankers.load import load_sequential_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.rankers.sequential import SequentialRanker
-from minionerec.sid.embed.config import TFIDF, WORDLLAMA
+from minionerec.sid.embed.encoder import TFIDF, WORDLLAMA
 from minionerec.sid.embed.hf import HFEncoder, pooled_states
 from minionerec.sid.embed.texts import tfidf_svd, wordllama_vectors
 
@@ -178,7 +179,7 @@ def run_grounding(config: GroundingConfig) -> StageResult:
     """Generate a title for each example of a split, ground it, and compute metrics; does nothing if up to date.
 
     What was written before a kill is not written again. Writes the files of
-    `minionerec.recommend.evaluation.stage.run_eval`, and `texts.parquet`: split, row, text and its number of tokens.
+    `minionerec.pipeline.evaluate.run_eval`, and `texts.parquet`: split, row, text and its number of tokens.
     Candidates are distinct titles, by name where other recommenders have SIDs. Under a distributed launch each process
     writes its share; the first one does the rest.
 

@@ -13,14 +13,14 @@ from transformers.optimization import Adafactor
 from minionerec.contrib.generative_baselines.config import TigerTrainConfig
 from minionerec.contrib.generative_baselines.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
 from minionerec.core.log import get_logger
-from minionerec.core.stages import StageResult
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.pipeline.stages import StageResult
+from minionerec.pipeline.training_run import TrainingRun, log_truncated, training_stage
 from minionerec.sid.table import SidTable
 from minionerec.training.memory import collate_shares
-from minionerec.training.run import TrainingRun, log_truncated, training_stage
 from minionerec.training.trainer import RankingEvaluation, StepInParts
 
 logger = get_logger(__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.artefacts import MANIFEST
-from minionerec.core.settings import StageConfig, setting
+from minionerec.pipeline.settings import StageConfig, setting
 
 SPLITS = ("pair", "row", "item", "user", "time")
 BASELINES = ("majority", "agreeing_user", "bt_global", "bt_user")

@@ -14,13 +14,13 @@ from minionerec.contrib.preference.config import BASELINES, PreferenceReportConf
 from minionerec.contrib.preference.measures import LEAST_ROWS
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.core.stage import Stage
-from minionerec.core.stages import StageResult
 from minionerec.metrics.statistics import Estimate, PairedDifference
 from minionerec.metrics.tables import MISSING, format_interval, format_mean
+from minionerec.pipeline.config.reports import with_plots
+from minionerec.pipeline.stage import Stage
+from minionerec.pipeline.stages import StageResult
 from minionerec.reports import plots
 from minionerec.reports.cells import difference_cell, number, percent, shown_setting, signed
-from minionerec.reports.config import with_plots
 from minionerec.reports.page import Block, Cell, Figure, Section, Table, Tiles, render_page
 
 JUDGEMENT = (

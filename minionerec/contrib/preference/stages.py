@@ -1,6 +1,6 @@
 """The stages of this part, named by entry points of the group `minionerec.stages`; light to import."""
 
-from minionerec.core.stages import StageSpec
+from minionerec.pipeline.stages import StageSpec
 
 TRAIN_PREFERENCE = StageSpec(
     "train-preference",

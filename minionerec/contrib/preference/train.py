@@ -55,8 +55,8 @@ from minionerec.contrib.preference.models import (
 from minionerec.contrib.preference.synthetic import COMPARISONS, FEATURES, make_population, write_population
 from minionerec.core.artefacts import package_versions
 from minionerec.core.log import get_logger
-from minionerec.core.stage import Stage
-from minionerec.core.stages import StageResult
+from minionerec.pipeline.stage import Stage
+from minionerec.pipeline.stages import StageResult
 
 logger = get_logger(__name__)
 

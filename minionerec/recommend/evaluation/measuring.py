@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import read_json, write_json
+from minionerec.core.artefacts import write_json
 from minionerec.core.log import get_logger
-from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import corpus_contexts
@@ -38,13 +37,6 @@ logger = get_logger(__name__)
 JSON_FILE = "predictions.json"
 METRICS_FILE = "metrics.json"
 TABLE_FILE = "metrics.txt"
-
-
-def measured(output: Path, up_to_date: bool) -> StageResult:
-    """The result of a finished evaluation: its table and the content of `metrics.json`."""
-    table = (output / TABLE_FILE).read_text(encoding="utf-8").removesuffix("\n")
-    metrics = read_json(output / METRICS_FILE)
-    return StageResult(output, [*table.split("\n"), f"predictions: {output}"], metrics=metrics, up_to_date=up_to_date)
 
 
 @dataclass(frozen=True)

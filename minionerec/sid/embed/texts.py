@@ -19,7 +19,7 @@ from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import ITEM_COLUMNS
 from minionerec.data.rows import SplitExamples
-from minionerec.sid.embed.config import WORDLLAMA, WORDLLAMA_TOKENIZER, WORDLLAMA_WEIGHTS, encoder_inputs
+from minionerec.sid.embed.encoder import WORDLLAMA, WORDLLAMA_TOKENIZER, WORDLLAMA_WEIGHTS, encoder_inputs
 
 logger = get_logger(__name__)
 

@@ -4,9 +4,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,25 +13,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from minionerec.core.artefacts import file_sha256, to_plain, write_text_atomic
+from minionerec.core.artefacts import file_sha256
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger, progress
-from minionerec.core.stage import Stage
-from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.sid.embed.config import (
-    INTERACTIONS,
-    TFIDF,
-    WORDLLAMA,
-    EmbedConfig,
-    EncoderConfig,
-    EncoderSettings,
-    encoder_inputs,
-)
+from minionerec.sid.embed.encoder import INTERACTIONS, TFIDF, WORDLLAMA, VectorSource, encoder_inputs
 from minionerec.sid.embed.hf import HFEncoder, TextVectors, hub_commit
 from minionerec.sid.embed.interactions import beside, interaction_vectors
 from minionerec.sid.embed.stored import (
-    ITEMS_FILE,
     VECTORS_FILE,
     VectorRows,
     check_vectors,
@@ -40,10 +28,9 @@ from minionerec.sid.embed.stored import (
     load_vector_table,
     load_vectors,
     open_vectors,
-    save_vectors,
     vector_file,
 )
-from minionerec.sid.embed.texts import item_texts, l2_normalise, load_items, tfidf_svd, wordllama_vectors
+from minionerec.sid.embed.texts import item_texts, l2_normalise, tfidf_svd, wordllama_vectors
 from minionerec.sid.table import ids_of
 
 logger = get_logger(__name__)
@@ -174,32 +161,17 @@ def _encode_parts(
         cache.write(part, model.encode(part))
 
 
-def load_encoded(config: EncoderConfig, inputs: Mapping[str, Path]) -> Corpus:
-    """The corpus that vectors are made of: its items, with texts where these are encoded, or with its interactions.
-
-    Args:
-        config: Which encoder, and of which corpus.
-        inputs: The stage's inputs.
-
-    Raises:
-        ArtefactError: If the corpus is missing or was changed.
-    """
-    if config.reads_interactions:
-        return Corpus.load(config.corpus)
-    return load_items(config.corpus, texts="vectors" not in inputs)
-
-
 def make_vectors(
     corpus: Corpus,
-    settings: EncoderSettings,
+    source: VectorSource,
     counts: dict[str, Any],
     fitted_on: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """Vectors of a corpus's items from the encoder that the settings name.
+    """Vectors of a corpus's items from the encoder of `source`.
 
     Args:
         corpus: The corpus.
-        settings: Which encoder, and how.
+        source: Which encoder, and how.
         counts: Gets the number of items and dimensions, and the encoder's counts.
         fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None. Other encoders have no need of them.
 
@@ -211,26 +183,26 @@ def make_vectors(
             there are none.
         ConfigError: If the encoder is unknown.
     """
-    if not settings.reads_interactions:
-        return _text_vectors(corpus, settings, counts, fitted_on)
-    found = interaction_vectors(corpus, settings.dimensions, settings.seed)
+    if not source.reads_interactions:
+        return _text_vectors(corpus, source, counts, fitted_on)
+    found = interaction_vectors(corpus, source.dimensions, source.seed)
     without = int((~found.any(axis=1)).sum())
     counts["items_without_interactions"] = without
     if without:
         logger.info("%d of %d items are in no pair of training interactions.", without, len(found))
-    if settings.encoder != INTERACTIONS:
-        found = beside(_text_vectors(corpus, settings, counts, fitted_on), found)
+    if source.encoder != INTERACTIONS:
+        found = beside(_text_vectors(corpus, source, counts, fitted_on), found)
     counts.update(items=len(found), dimensions=found.shape[1])
     return found
 
 
 def _text_vectors(
     corpus: Corpus,
-    settings: EncoderSettings,
+    source: VectorSource,
     counts: dict[str, Any],
     fitted_on: Sequence[str] | None,
 ) -> np.ndarray:
-    encoder, item_ids = settings.encoder, corpus.items["item_id"].astype(str).tolist()
+    encoder, item_ids = source.encoder, corpus.items["item_id"].astype(str).tolist()
     ready = encoder_inputs(encoder).get("vectors")
     if ready is not None:
         if ready.suffix == ".parquet":
@@ -244,20 +216,18 @@ def _text_vectors(
         counts.update({"empty_texts": empty, "duplicate_texts": duplicate})
         if empty:
             instead = (
-                "their vectors are of interactions alone"
-                if settings.reads_interactions
-                else "each gets the zero vector"
+                "their vectors are of interactions alone" if source.reads_interactions else "each gets the zero vector"
             )
             logger.warning("%d of %d items have no text; %s.", empty, len(texts), instead)
         if duplicate:
-            same = "" if settings.reads_interactions else ", and so its vector"
+            same = "" if source.reads_interactions else ", and so its vector"
             logger.info("%d of %d items have the text of an earlier item%s.", duplicate, len(texts), same)
         if encoder == TFIDF:
-            vectors = tfidf_svd(texts, settings.dimensions, settings.seed, fitted_on)
+            vectors = tfidf_svd(texts, source.dimensions, source.seed, fitted_on)
         elif encoder == WORDLLAMA:
             vectors = wordllama_vectors(texts)
         else:
-            vectors = _encode(texts, settings, counts)
+            vectors = _encode(texts, source, counts)
         vectors = check_vectors(vectors, len(item_ids), f"encoder {encoder}")
     counts.update(items=len(item_ids), dimensions=vectors.shape[1])
     return vectors
@@ -272,12 +242,12 @@ def large_vectors(encoder: str) -> Path | None:
     return file if is_large(file) else None
 
 
-def vectors_in_blocks(corpus: Corpus, settings: EncoderSettings, counts: dict[str, Any]) -> VectorRows:
+def vectors_in_blocks(corpus: Corpus, source: VectorSource, counts: dict[str, Any]) -> VectorRows:
     """As `make_vectors`, read in blocks: large `.npy` files stay where they are.
 
     Args:
         corpus: The corpus.
-        settings: Which encoder, and how.
+        source: Which encoder, and how.
         counts: As there.
 
     Returns:
@@ -288,32 +258,32 @@ def vectors_in_blocks(corpus: Corpus, settings: EncoderSettings, counts: dict[st
         DataError: As there.
         ConfigError: As there.
     """
-    if settings.reads_interactions or large_vectors(settings.encoder) is None:
-        return make_vectors(corpus, settings, counts)
-    ready, ids = encoder_inputs(settings.encoder)["vectors"], ids_of(corpus.items)
+    if source.reads_interactions or large_vectors(source.encoder) is None:
+        return make_vectors(corpus, source, counts)
+    ready, ids = encoder_inputs(source.encoder)["vectors"], ids_of(corpus.items)
     vectors = open_vectors(vector_file(ready, ids), len(ids))
     counts.update(items=len(ids), dimensions=vectors.shape[1])
     logger.info("%s: %d vectors of %d dimensions stay in their file and are read in blocks.", ready, *vectors.shape)
     return vectors
 
 
-def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any]) -> np.ndarray:
+def _encode(texts: list[str], source: VectorSource, counts: dict[str, Any]) -> np.ndarray:
     filled = [position for position, text in enumerate(texts) if text]
     with tempfile.TemporaryDirectory() as scratch:
         encoded, tokens, truncated = encode_cached(
             [texts[position] for position in filled],
-            VectorCache(Path(settings.cache or scratch) / _encoder_key(settings)),
-            settings.processes,
-            model_name_or_path=settings.encoder,
-            pooling=settings.pooling,
-            max_length=settings.max_length,
-            device=settings.device,
-            prefix=settings.prefix,
-            dtype=settings.dtype,
+            VectorCache(Path(source.cache or scratch) / _encoder_key(source)),
+            source.processes,
+            model_name_or_path=source.encoder,
+            pooling=source.pooling,
+            max_length=source.max_length,
+            device=source.device,
+            prefix=source.prefix,
+            dtype=source.dtype,
         )
     counts.update(truncated=int(truncated.sum()), tokenless=int((tokens == 0).sum()), tokens=int(tokens.sum()))
     if not counts["tokens"]:
-        raise DataError(f"{settings.encoder}: its tokenizer makes no token of any of the {len(filled)} texts.")
+        raise DataError(f"{source.encoder}: its tokenizer makes no token of any of the {len(filled)} texts.")
     if counts["truncated"]:
         most = int(tokens.max())
         logger.warning(
@@ -321,61 +291,16 @@ def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any])
             counts["truncated"],
             len(filled),
             most,
-            "the encoder reads no more" if most < settings.max_length else "raise max_length to keep more",
+            "the encoder reads no more" if most < source.max_length else "raise max_length to keep more",
         )
     vectors = np.zeros((len(texts), encoded.shape[1]), dtype=np.float32)
-    vectors[filled] = l2_normalise(encoded) if settings.normalise else encoded
+    vectors[filled] = l2_normalise(encoded) if source.normalise else encoded
     return vectors
 
 
-def _encoder_key(settings: EncoderSettings) -> str:
-    """Name of the cache folder of one model and its settings: all that affects a vector."""
-    files = {name: file_sha256(path) for name, path in encoder_inputs(settings.encoder).items()}
-    model = files or [settings.encoder, hub_commit(settings.encoder)]
-    manner = [model, settings.pooling, settings.prefix, settings.max_length, settings.dtype]
+def _encoder_key(source: VectorSource) -> str:
+    """Name of the cache folder of one model and its options: all that affects a vector."""
+    files = {name: file_sha256(path) for name, path in encoder_inputs(source.encoder).items()}
+    model = files or [source.encoder, hub_commit(source.encoder)]
+    manner = [model, source.pooling, source.prefix, source.max_length, source.dtype]
     return hashlib.sha256(json.dumps(manner, sort_keys=True).encode()).hexdigest()[:16]
-
-
-# The stage that turns item texts into vectors.
-
-
-def run_embed(config: EmbedConfig) -> StageResult:
-    """Encode the items of a corpus: an artefact of kind "vectors" with `vectors.npy` and `items.json`.
-
-    `vectors.npy` is float32 (N, D), row i = item i of the corpus's items (float16 where those are copied from a large
-    file of float16, see `minionerec.sid.embed.stored`); `items.json` lists the N item ids in that
-    order, so that a later stage can check that the vectors are of its items.
-
-    Args:
-        config: The stage's settings.
-
-    Returns:
-        The path of the vectors and the counts.
-
-    Raises:
-        ArtefactError: If the corpus is missing or the output cannot be written.
-        DataError: If there is no text, or ready vectors do not fit the corpus.
-        ConfigError: If the encoder is unknown.
-    """
-    stage = Stage(config)
-    if (manifest := stage.current()) is not None:
-        return _result(stage.output, manifest["counts"], up_to_date=True)
-    config = stage.config
-    with stage.work() as work:
-        with work.phase("load"):
-            items = load_encoded(config, stage.inputs)
-        counts: dict[str, Any] = {}
-        # Not in the folder of the unfinished run: the next run, of a larger corpus, finds the vectors there.
-        cache = config.cache or f"{stage.output}.cache"
-        with work.phase("embed"):
-            vectors = vectors_in_blocks(items, replace(config, cache=cache), counts)
-        with work.finish(seed=config.seed, counts=counts) as folder:
-            save_vectors(folder / VECTORS_FILE, vectors)
-            write_text_atomic(folder / ITEMS_FILE, json.dumps(items.items["item_id"].astype(str).tolist()) + "\n")
-    logger.info("Vectors of %d items, %d dimensions, are in %s.", *vectors.shape, stage.output)
-    return _result(stage.output, to_plain(counts), up_to_date=False)
-
-
-def _result(output: Path, counts: Mapping[str, Any], up_to_date: bool) -> StageResult:
-    line = f"vectors of {counts['items']} items, {counts['dimensions']} dimensions: {output}"
-    return StageResult(output, [line], counts, up_to_date=up_to_date)

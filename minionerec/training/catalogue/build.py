@@ -15,7 +15,7 @@ from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogu
 from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, code_token_ids
 from minionerec.models.prompts.wording import load_wording
-from minionerec.sid.embed.config import INTERACTIONS, EncoderSettings
+from minionerec.sid.embed.encoder import INTERACTIONS, VectorSource
 from minionerec.sid.embed.interactions import beside
 from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts_by_each
 from minionerec.sid.embed.vectors import make_vectors
@@ -39,14 +39,14 @@ def sid_text(
     Args:
         corpus: The corpus.
         table: SIDs of its items.
-        encoder: See `minionerec.sid.embed.config.EncoderSettings`.
+        encoder: See `minionerec.sid.embed.encoder.VectorSource`.
         width: Width of TF-IDF vectors.
         fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None.
 
     Returns:
         float32 (N, T).
     """
-    vectors = make_vectors(corpus, EncoderSettings(encoder=encoder, dimensions=width), {}, fitted_on)
+    vectors = make_vectors(corpus, VectorSource(encoder=encoder, dimensions=width), {}, fitted_on)
     numbers = table.sid_numbers
     text = np.zeros((table.n_unique, vectors.shape[1]), dtype=np.float32)
     np.add.at(text, numbers, vectors)

@@ -12,9 +12,9 @@ from support.paths import ROOT
 from minionerec.contrib.city.ceiling import run_city_ceiling
 from minionerec.contrib.city.config import CeilingConfig, MakeCityConfig
 from minionerec.contrib.city.make import run_make_city
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import run_prepare
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 
 DEMO = ROOT / "data" / "demo"
 

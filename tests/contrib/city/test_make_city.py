@@ -17,9 +17,9 @@ from minionerec.contrib.city.people import interactions_of
 from minionerec.contrib.city.sizes import PARQUET
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ConfigError
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import run_prepare
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 
 BLOCKS = {"items": 60, "users": 17_000, "mean_interactions": 3, "days": 30, "seed": 1}  # three blocks
 SMALL = {"items": 200, "users": 300, "mean_interactions": 8, "days": 200, "seed": 2}

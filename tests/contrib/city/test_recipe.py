@@ -2,8 +2,8 @@
 
 import pytest
 
-from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import read_json
+from minionerec.pipeline.cli.plan import plan_of
 from minionerec.recommend.rankers.baselines import POPULARITY, TRANSITIONS
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]

@@ -32,8 +32,8 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.shards import decode_in_shards
+from minionerec.pipeline.sft import run_sft
 from minionerec.training.grpo.rollouts import grpo_examples
-from minionerec.training.sft import run_sft
 
 
 def dpo_config(folder, **changes):

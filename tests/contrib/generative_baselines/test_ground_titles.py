@@ -27,10 +27,10 @@ from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.prompts.wording import NEXT_TITLE, load_wording
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.stage import run_sequential
 
 TITLES = ["red lamp", "blue lamp", "red lamp", '"oak table"', "oak table", "", "steel bolt", "long bolt"]
 GAMMAS = [0.0, 0.5, 3.0, 40.0]

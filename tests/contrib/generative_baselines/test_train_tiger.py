@@ -48,15 +48,15 @@ from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.recommend.config import ExportConfig
-from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.recommend.export import run_export
+from minionerec.pipeline.config.recommend import ExportConfig
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.export import run_export
+from minionerec.pipeline.extend import run_extend
+from minionerec.pipeline.grpo import run_grpo
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.serve.explain import explain
 from minionerec.sid.table import SidTable
-from minionerec.training.extend import run_extend
-from minionerec.training.grpo.stage import run_grpo
 
 
 def tiger_config(folder, **changes):

@@ -21,7 +21,7 @@ from minionerec.contrib.preference.data import (
     read_features,
 )
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.settings import parse_settings
+from minionerec.pipeline.settings import parse_settings
 
 
 def write_features(path, items=6, **change):

@@ -14,8 +14,6 @@ import yaml
 from support.pages import page_text
 from support.small_shop import bytes_of
 
-from minionerec.cli.plan import Key, Plan
-from minionerec.cli.recipes import read_recipe
 from minionerec.contrib.preference import train
 from minionerec.contrib.preference.config import BASELINES, COMPAT, PreferenceConfig, PreferenceReportConfig
 from minionerec.contrib.preference.data import TEST, fold_of_rows, read_comparisons
@@ -26,6 +24,8 @@ from minionerec.contrib.preference.synthetic import TARGETS, make_population, pr
 from minionerec.contrib.preference.train import PREDICTIONS, RESULTS, run_preference
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.pipeline.cli.plan import Key, Plan
+from minionerec.pipeline.cli.recipes import read_recipe
 from minionerec.reports.cells import MINUS
 from minionerec.reports.page import Cell
 

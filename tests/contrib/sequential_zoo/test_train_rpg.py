@@ -10,17 +10,17 @@ from support.training import sequential_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.data.config import PrepareConfig
-from minionerec.data.prepare import run_prepare
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import item_ranks
 from minionerec.models.sequential.registry import load_sequential
-from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.sid.build import run_build_sids
-from minionerec.sid.config import SidConfig
+from minionerec.pipeline.build_sids import run_build_sids
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.config.sids import SidConfig
+from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.prepare_data import run_prepare
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.stage import run_sequential
 
 
 @pytest.fixture(scope="module")

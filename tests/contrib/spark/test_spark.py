@@ -16,8 +16,8 @@ from support.paths import ROOT
 
 from minionerec.contrib.spark.engine import submitted
 from minionerec.core.errors import ConfigError
-from minionerec.data.config import PrepareConfig
-from minionerec.data.prepare import run_prepare
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 
 
 def no_spark():

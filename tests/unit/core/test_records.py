@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import pytest
 
-from minionerec.core import stage
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.core.machine import Gpu, Machine
 from minionerec.core.records import Batch, RunRecord, parse_record, read_run_record, record_path, to_json
-from minionerec.core.settings import StageConfig, setting
-from minionerec.core.stage import Stage
+from minionerec.pipeline import stage
+from minionerec.pipeline.settings import StageConfig, setting
+from minionerec.pipeline.stage import Stage
 
 WHOLE = RunRecord(
     command=("minionerec", "sft", "--config", "sft.yaml"),

@@ -31,9 +31,9 @@ from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.paths import find_path
 from minionerec.core.remote import cache_folder, local_parts, local_path, look_again
-from minionerec.core.settings import StageConfig, setting
 from minionerec.core.urls import is_remote, without_query
 from minionerec.data.sources.tables import read_tables
+from minionerec.pipeline.settings import StageConfig, setting
 
 FILES = {"items.csv": "a,b\n" * 10, "parts/00000.bin": "x" * 3000, "parts/00001.bin": "y" * 5}
 CONTENT = b"user_id,item_id,timestamp\n" + b"u,i,1\n" * 500

@@ -11,14 +11,14 @@ from support.builder import build, check
 from support.interactions import DAY, ITEMS, corpus_rows, random_interactions
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
 
-from minionerec.cli.plan import config_values
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.settings import parse_settings
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import run_prepare
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import _cleaned, clean_text, clean_title, published_title, read_amazon, read_blocks
+from minionerec.pipeline.cli.plan import config_values
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
+from minionerec.pipeline.settings import parse_settings
 
 
 def interactions_of(source):

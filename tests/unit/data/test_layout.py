@@ -7,11 +7,11 @@ from support.interactions import ITEMS, corpus_rows, random_interactions
 from support.raw_files import write_amazon
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.layout import read_index
-from minionerec.data.prepare import run_prepare
 from minionerec.data.published import read_published
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 
 
 @pytest.fixture

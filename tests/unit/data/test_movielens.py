@@ -4,9 +4,9 @@ import pytest
 from support.builder import build, read_movielens, read_recbole
 
 from minionerec.core.errors import DataError
-from minionerec.data.config import PrepareConfig
-from minionerec.data.prepare import run_prepare
 from minionerec.data.source import BadRows
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 
 FILMS = [("1", 'Café "X", The (1995)', "Drama|War"), ("2", "Heat (1995)", "Action"), ("31", "Léon", "")]
 RATINGS = [(str(1 + n % 3), FILMS[n * 7 % 3][0], n * 5 % 11) for n in range(30)]

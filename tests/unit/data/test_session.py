@@ -12,15 +12,15 @@ from support.examples import in_files
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.layout import item_records, write_layout
 from minionerec.data.names import SPLITS
-from minionerec.data.prepare import run_prepare
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts, times_by_order
 from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 
 
 def test_what_a_row_asks_for():

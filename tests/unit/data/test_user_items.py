@@ -5,14 +5,14 @@ import json
 import pytest
 from support.builder import build
 
-from minionerec.cli.plan import config_values
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.settings import parse_settings
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import run_prepare
 from minionerec.data.source import BadRows
 from minionerec.data.sources.user_items import read_user_items
+from minionerec.pipeline.cli.plan import config_values
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
+from minionerec.pipeline.settings import parse_settings
 
 LINES = "ann 3 1 2 10\n\nbob: 2 2 3\n"
 

@@ -15,16 +15,16 @@ from support.small_shop import sign
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
+from minionerec.pipeline.config.sequential import SequentialConfig
+from minionerec.pipeline.config.training import CatalogueTrainConfig
+from minionerec.pipeline.train_catalogue import run_catalogue
+from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
-from minionerec.training.catalogue import run_catalogue
-from minionerec.training.config import CatalogueTrainConfig
-from minionerec.training.sequential.config import SequentialConfig
-from minionerec.training.sequential.stage import run_sequential
 
 KINDS = ("language", "language exactly", "catalogue", "sequential", "baseline")
 

@@ -9,9 +9,10 @@ from support.trained_shop import RECORD, SFT, checkpoint, write_trained
 from minionerec.contrib.generative_baselines.config import DpoConfig, TigerTrainConfig
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.records import duration, record_path
-from minionerec.core.stage import Stage
+from minionerec.pipeline.config.training import CatalogueTrainConfig
+from minionerec.pipeline.report import stage_facts
+from minionerec.pipeline.stage import Stage
 from minionerec.reports.trainings import Training, _recorded, machine, outcome, settings_changed, trace
-from minionerec.training.config import CatalogueTrainConfig
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def shop(tmp_path, monkeypatch):
 
 
 def test_the_walk_goes_through_every_training(shop):
-    lineage = trace("RL", Path("made/eval_grpo"))
+    lineage = trace("RL", Path("made/eval_grpo"), {})
     assert [(each.name, each.stage) for each in lineage.trainings] == [("sft", "sft"), ("RL", "grpo")]
     assert lineage.own is lineage.trainings[-1] and not lineage.missing
     sft, rl = lineage.trainings
@@ -32,13 +33,13 @@ def test_the_walk_goes_through_every_training(shop):
 
 def test_the_walk_finds_its_way_from_another_folder(shop, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    lineage = trace("RL", shop / "made" / "eval_grpo")
+    lineage = trace("RL", shop / "made" / "eval_grpo", {})
     assert [each.path for each in lineage.trainings] == [shop / "made" / "sft", shop / "made" / "grpo"]
 
 
 def test_a_training_that_was_rebuilt_is_not_taken_for_the_old_one(shop):
     checkpoint("made/sft", {**SFT, "epochs": 1.0}, {}, {}, [{"step": 1}])
-    lineage = trace("RL", Path("made/eval_grpo"))
+    lineage = trace("RL", Path("made/eval_grpo"), {})
     assert [each.name for each in lineage.trainings] == ["RL"]
     assert lineage.missing == ["made/sft"]
 
@@ -50,7 +51,7 @@ def test_a_teacher_is_a_training_too(shop):
     checkpoint("made/distilled", SFT, {}, {"teacher": "made/teacher"}, [])
     with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/distilled"}):
         pass
-    lineage = trace("distilled", Path("made/eval"))
+    lineage = trace("distilled", Path("made/eval"), {})
     assert [(each.name, each.stage) for each in lineage.trainings] == [
         ("teacher", "train-catalogue"),
         ("distilled", "sft"),
@@ -78,22 +79,23 @@ def test_a_training_is_called_by_the_stage_in_its_manifest(shop, config, stage, 
     assert read_manifest("made/it")["stage"] == stage
     with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/it"}):
         pass
-    (training,) = trace("it", Path("made/eval")).trainings
+    (training,) = trace("it", Path("made/eval"), stage_facts()).trainings
     assert training.stage == stage and training.title == title
 
 
 def test_a_record_of_another_artefact_is_not_this_ones(shop):
     folder = record_path(Path("made/sft"))
     folder.write_text(json.dumps({**RECORD, "artefact": "0" * 64}))
-    assert trace("SFT", Path("made/eval_sft")).trainings[0].record is None
+    assert trace("SFT", Path("made/eval_sft"), {}).trainings[0].record is None
     folder.write_text(json.dumps({**RECORD, "artefact": read_manifest("made/sft")["sha256"]}))
-    assert trace("SFT", Path("made/eval_sft")).trainings[0].record is not None
+    assert trace("SFT", Path("made/eval_sft"), {}).trainings[0].record is not None
 
 
 def test_settings_that_differ_from_the_defaults_and_outcome():
     log = [{"step": 3, "epoch": 0.5, "loss": 1.0}, {"step": 3, "epoch": 0.5, "eval_loss": 0.9}]
     counts = {"best_step": 0, "best": {"eval_ndcg@10": 0.1}, "steps": 3, "parameters": 1000}
-    training = Training("x", "grpo", Path("x"), {"epochs": 3.0, "beta": 0.001, "generations": 48}, counts, log, 42)
+    settings = {"epochs": 3.0, "beta": 0.001, "generations": 48}
+    training = Training("x", "grpo", Path("x"), settings, counts, log, 42, facts=stage_facts()["grpo"])
     assert settings_changed(training) == [("epochs", "3"), ("generations", "48")]
     lines = dict(outcome(training))
     assert (lines["Epochs"], lines["Steps"], lines["Parameters"], lines["Seed"]) == ("0.5 of 3", "3", "1,000", "42")

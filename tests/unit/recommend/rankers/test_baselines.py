@@ -9,15 +9,15 @@ from support.examples import in_files, source_of
 from support.small_corpus import corpus_of, leave_last_out, rows_of
 
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import run_prepare
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, corpus_contexts
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.transitions import TransitionPairs
 from minionerec.data.windows import padded_windows
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.recommend.rankers import baselines
 from minionerec.recommend.rankers.baselines import (
     EASE,

@@ -7,7 +7,7 @@ from support.processes import trainer_context
 
 from minionerec.core.errors import ArtefactError
 from minionerec.sid.embed import vectors as cache_module
-from minionerec.sid.embed.config import EncoderSettings
+from minionerec.sid.embed.encoder import VectorSource
 from minionerec.sid.embed.hf import HFEncoder
 from minionerec.sid.embed.vectors import VectorCache, encode_cached
 
@@ -83,7 +83,7 @@ def test_tokens_are_counted(model_path, monkeypatch, caplog):
     monkeypatch.setattr(cache_module, "encode_cached", lambda *texts, **how: found)
     counts = {}
     for max_length, ways in ((5, "raise max_length to keep more"), (512, "the encoder reads no more")):
-        cache_module._encode(["a", "", "b", "c"], EncoderSettings(encoder=model_path, max_length=max_length), counts)
+        cache_module._encode(["a", "", "b", "c"], VectorSource(encoder=model_path, max_length=max_length), counts)
         assert caplog.messages[-1] == f"1 of 3 texts were truncated to 5 tokens; {ways}."
     assert counts == {"truncated": 1, "tokenless": 1, "tokens": 9}
 

@@ -10,7 +10,7 @@ from support.tokenizers import save_byte_tokenizer, save_tokenizer
 
 from minionerec.core import device
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.sid.embed.config import encoder_inputs
+from minionerec.sid.embed.encoder import encoder_inputs
 from minionerec.sid.embed.hf import POOLINGS, HFEncoder
 
 TEXTS = [

@@ -8,11 +8,12 @@ from support.small_corpus import bought_together, make_corpus
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.rows import SplitExamples
-from minionerec.sid.embed.config import EmbedConfig, EncoderSettings
+from minionerec.pipeline.config.encoder import EmbedConfig
+from minionerec.pipeline.config.training import ExtendConfig
+from minionerec.sid.embed.encoder import VectorSource
 from minionerec.sid.embed.interactions import interaction_vectors
 from minionerec.sid.embed.texts import item_texts, l2_normalise, tfidf_svd
 from minionerec.sid.embed.vectors import make_vectors
-from minionerec.training.config import ExtendConfig
 
 
 def test_against_a_plain_loop_and_a_dense_svd():
@@ -57,7 +58,7 @@ def test_validation_and_test_examples_are_not_read():
         )
         for split, rows in (("valid", corpus.valid), ("test", corpus.test))
     }
-    settings = EncoderSettings(encoder="interactions", dimensions=5)
+    settings = VectorSource(encoder="interactions", dimensions=5)
     before = make_vectors(corpus, settings, {})
     assert make_vectors(replace(corpus, **turned), settings, {}).tobytes() == before.tobytes()
     train = SplitExamples.of(
@@ -73,13 +74,13 @@ def test_items_without_text_have_vectors_of_interactions_where_these_are_beside(
     corpus.items.loc[3, ["title", "description"]] = ""
     for beside, ending in ((False, "each gets the zero vector."), (True, "their vectors are of interactions alone.")):
         caplog.clear()
-        vectors = make_vectors(corpus, EncoderSettings(with_interactions=beside, dimensions=6), {})
+        vectors = make_vectors(corpus, VectorSource(with_interactions=beside, dimensions=6), {})
         assert f"items have no text; {ending}" in caplog.text and vectors[3].any() == beside
 
 
 def test_beside_texts_both_parts_weigh_the_same_and_an_item_without_interactions_has_its_text():
     corpus, counts = bought_together(unsold=2), {}
-    vectors = make_vectors(corpus, EncoderSettings(with_interactions=True, dimensions=6), counts)
+    vectors = make_vectors(corpus, VectorSource(with_interactions=True, dimensions=6), counts)
     assert vectors.shape == (20, 12) and counts["items_without_interactions"] == 2
     assert (counts["items"], counts["dimensions"]) == (20, 12)
     texts, bought = vectors[:, :6], vectors[:, 6:]

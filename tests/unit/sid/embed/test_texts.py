@@ -5,8 +5,8 @@ import pytest
 from support.small_corpus import make_corpus
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.sid.embed import config
-from minionerec.sid.embed.config import encoder_inputs
+from minionerec.pipeline.config import encoder as config
+from minionerec.sid.embed.encoder import encoder_inputs
 from minionerec.sid.embed.texts import item_texts, tfidf_svd, word_pattern, wordllama_vectors
 
 

@@ -6,9 +6,7 @@ import torch
 from scipy.sparse import csr_array
 from support.decoding import token_ids
 
-from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import run_prepare
 from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
 from minionerec.models.backbone.catalogue.extend import extended_catalogue
 from minionerec.models.nn.experts import (
@@ -22,6 +20,8 @@ from minionerec.models.nn.experts import (
     Experts,
     mean_of_neighbours,
 )
+from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.load import checkpoint_assistant

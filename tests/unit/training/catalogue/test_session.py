@@ -14,7 +14,7 @@ from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
 from minionerec.models.nn.session import HIDDEN_SHARE, UNSOLD, hidden
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.stage import (
+from minionerec.training.catalogue.popularity import (
     WEIGHTS,
     fit_popularity,
     popularity_logs,

@@ -1,0 +1,1 @@
+"""The stages: settings, artefacts, recipes and the command, around the library."""

@@ -1,0 +1,448 @@
+"""The stage that gives every item of a corpus a semantic ID."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minionerec.core.artefacts import read_manifest, write_json
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.log import get_logger
+from minionerec.core.records import Clock
+from minionerec.data.corpus import Corpus
+from minionerec.pipeline.config.sids import SidConfig
+from minionerec.pipeline.embed_items import load_encoded
+from minionerec.pipeline.settings import default_of
+from minionerec.pipeline.stage import Stage
+from minionerec.pipeline.stages import StageResult
+from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
+from minionerec.sid.embed.encoder import INTERACTIONS, TFIDF
+from minionerec.sid.embed.interactions import text_part
+from minionerec.sid.embed.stored import VectorRows
+from minionerec.sid.embed.texts import FittedTexts
+from minionerec.sid.embed.vectors import make_vectors, vectors_in_blocks
+from minionerec.sid.kmeans import (
+    assign,
+    check_vectors,
+    fit_codebook_sizes,
+    fit_residual,
+    product_kmeans,
+    residual_kmeans,
+    sample_size,
+    training_rows,
+)
+from minionerec.sid.quantiser import CODEBOOKS_FILE, EncodedVectors, Quantiser
+from minionerec.sid.report import REPORT_FILE, advice, level_use, read_sid_report, report_lines, sid_report
+from minionerec.sid.table import INDEX_FILE, SidTable, ids_of, index_size
+
+logger = get_logger(__name__)
+
+
+# How codes are made: one function for each method of the stage that builds semantic IDs.
+
+SPACE_TOLERANCE = 0.1  # share of variance that known items may lose more than when codes were assigned
+
+
+@dataclass(frozen=True)
+class CodesAndPoints:
+    """Codes before collisions are resolved, int32 (N, L), and the points that they were made from, float32 (N, D).
+
+    `left` is the squared distance of each point to its reconstruction, float32 (N,), where that is known.
+
+    Where SIDs are appended, `codes` holds the new items alone, at the rows `new` of the corpus; `kept` are the codes of
+    all other rows, and `taken` those that no new item may have. `fitted` are the texts that TF-IDF was fitted on, where
+    it made their vectors. `settings` are the settings that were taken from the first SIDs, which the manifest records.
+    """
+
+    codes: np.ndarray
+    points: VectorRows | None = None
+    quantiser: Quantiser | None = None
+    new: np.ndarray | None = None
+    kept: np.ndarray | None = None
+    taken: np.ndarray | None = None
+    fitted: FittedTexts | None = None
+    left: np.ndarray | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MethodInputs:
+    """The inputs of every method.
+
+    Attributes:
+        corpus: The corpus, or its items.
+        config: The stage's settings.
+        inputs: Name to path of the stage's inputs.
+        counts: Gets what is counted on the way.
+        clock: Who counts the seconds of encoding texts.
+    """
+
+    corpus: Corpus
+    config: SidConfig
+    inputs: Mapping[str, Path]
+    counts: dict[str, Any]
+    clock: Clock
+
+    @cached_property
+    def item_ids(self) -> Sequence[str]:
+        """The N item ids, in item order."""
+        return ids_of(self.corpus.items)
+
+    def vectors(self, fitted: FittedTexts | None = None) -> np.ndarray:
+        """Vectors of the items, float32 (N, D); of TF-IDF that was fitted on other texts, if there are some."""
+        with self.clock.phase("embed"):
+            texts = None if fitted is None else fitted.texts
+            return make_vectors(self.corpus, self.config.vector_source, self.counts, texts)
+
+    def rows(self) -> VectorRows:
+        """Vectors of the items, float32 (N, D), which stay in their file where they are many and the method allows."""
+        if not self.config.in_blocks:
+            return self.vectors()
+        with self.clock.phase("embed"):
+            return vectors_in_blocks(self.corpus, self.config.vector_source, self.counts)
+
+    def sample(self, vectors: VectorRows, sizes: Sequence[int]) -> tuple[np.ndarray, int]:
+        """The rows that codebooks are fitted on, ascending; their number is logged."""
+        config, per_code = (
+            self.config,
+            None if self.config.method.startswith("rq_vae") else self.config.train_points_per_code,
+        )
+        size = sample_size(len(vectors), sizes, per_code, config.fit_rows or None)
+        if config.fit_rows or not isinstance(vectors, np.ndarray):
+            self.counts.update(fit_rows=size)
+            logger.info("Fitting on %s of %s items, drawn with seed %d.", f"{size:,}", f"{len(vectors):,}", config.seed)
+        return training_rows(len(vectors), size, config.seed), size
+
+
+def _make_published(given: MethodInputs) -> CodesAndPoints:
+    path, item_ids = given.inputs["index"], given.item_ids
+    table = SidTable.load_index(path, item_ids)
+    left_over = index_size(path) - len(item_ids)
+    if left_over:
+        logger.warning("%s: %d of its items are not in the corpus; their SIDs are left out.", path, left_over)
+    given.counts.update(items=len(item_ids), items_only_in_index=left_over)
+    return CodesAndPoints(table.codes)
+
+
+def _make_shuffled(given: MethodInputs) -> CodesAndPoints:
+    """The same SIDs, shuffled among items: the shape of a table without its meaning."""
+    codes = _make_published(given).codes
+    return CodesAndPoints(codes[np.random.default_rng(given.config.seed).permutation(len(codes))])
+
+
+def _sizes(vectors: VectorRows, config: SidConfig) -> Sequence[int]:
+    wished = config.wished_sizes
+    return fit_codebook_sizes(wished, len(vectors)) if config.fit_sizes else wished
+
+
+def _make_kmeans(given: MethodInputs, balanced: bool) -> CodesAndPoints:
+    config, vectors = given.config, given.rows()
+    device = "cpu"
+    if config.device not in ("auto", "cpu"):
+        from minionerec.sid.on_device import torch_device
+
+        device = str(torch_device(config.device))
+    if not balanced:
+        return _fitted(given, vectors, partial(fit_residual, device=device), device)
+    sizes = _sizes(vectors, config)
+    how: dict[str, Any] = {"train_rows": given.sample(vectors, sizes)[1], "threads": config.threads, "device": device}
+    codes, codebooks = residual_kmeans(vectors, sizes, config.seed, config.iterations, balanced=True, **how)
+    return CodesAndPoints(codes, vectors, Quantiser(codebooks))
+
+
+def _fitted(
+    given: MethodInputs, vectors: VectorRows, fit: Callable[..., list[np.ndarray]], device: str = "cpu"
+) -> CodesAndPoints:
+    """Codes of the nearest codes of codebooks that were fitted on a sample."""
+    config, sizes = given.config, _sizes(vectors, given.config)
+    trained, _ = given.sample(vectors, sizes)
+    check_vectors(vectors, sizes)
+    with given.clock.phase("fit"):
+        points = np.asarray(vectors[trained], dtype=np.float32)  # a copy that each level reduces
+        codebooks = fit(points, sizes, config.seed, config.iterations, threads=config.threads)
+        del points
+    return _assigned(given, vectors, Quantiser(codebooks), device)
+
+
+def _assigned(given: MethodInputs, points: VectorRows, quantiser: Quantiser, device: str = "cpu") -> CodesAndPoints:
+    """Codes of points, whose codebooks are known; their distances are kept where the points are in a file."""
+    with given.clock.phase("assign"):
+        codes, left = assign(points, quantiser.codebooks, given.config.threads, device)
+    return CodesAndPoints(codes, points, quantiser, left=None if isinstance(points, np.ndarray) else left)
+
+
+def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
+    from minionerec.sid.rq_vae import fit_rq_vae
+
+    config, vectors = given.config, given.rows()
+    sizes = _sizes(vectors, config)
+    trained, size = given.sample(vectors, sizes)
+    with given.clock.phase("fit"):
+        quantiser, errors, best, revived = fit_rq_vae(
+            vectors[trained] if size < len(vectors) else vectors[:],
+            sizes,
+            config.seed,
+            plus=plus,
+            epochs=config.epochs,
+            learning_rate=config.learning_rate or (1e-4 if plus else 1e-3),
+            batch_size=config.train_batch,
+            patience=config.patience,
+            threads=config.threads,
+            device=config.device,
+        )
+    given.counts.update(checks=len(errors), best_check=best, decoded_error=errors[best], revived_codes=revived)
+    points = quantiser.points(vectors) if isinstance(vectors, np.ndarray) else EncodedVectors(vectors, quantiser)
+    return _assigned(given, points, quantiser)
+
+
+def _same_tfidf(folder: Path, then: Mapping[str, Any], config: SidConfig, width: int) -> SidConfig:
+    """The settings with the dimensions of the first SIDs where they are not given.
+
+    Args:
+        folder: The SIDs that others are appended to.
+        then: Their settings.
+        config: The settings.
+        width: Dimensions of the vectors that its codebooks read.
+
+    Raises:
+        ConfigError: Naming the setting that differs.
+    """
+    if then.get("encoder") != TFIDF:
+        return config
+    dimensions = then["dimensions"] if config.with_interactions else width
+    default = next(default_of(each) for each in fields(config) if each.name == "dimensions")
+    if config.dimensions == default:
+        config = replace(config, dimensions=dimensions)
+    for name, same in (("dimensions", (then["dimensions"], dimensions)), ("seed", (then["seed"],))):
+        if getattr(config, name) not in same:
+            raise ConfigError(
+                f"{name} is {getattr(config, name)}, but {folder} was made with {same[0]}, and only the same TF-IDF "
+                f"gives new items vectors of its space. Give --{name} {same[0]}."
+            )
+    return config
+
+
+def _make_appended(given: MethodInputs) -> CodesAndPoints:
+    folder = given.inputs["append_to"]
+    base, quantiser, then = SidTable.load_index(folder), Quantiser.load(folder), read_manifest(folder)["settings"]
+    fitted = None
+    _check_interactions(folder, then, given.config, quantiser)
+    if given.config.encoder == TFIDF:
+        given = replace(given, config=_same_tfidf(folder, then, given.config, quantiser.width))
+        fitted = FittedTexts.of(folder, base.item_ids, given.corpus)
+    rows = {item_id: row for row, item_id in enumerate(base.item_ids)}
+    found = np.array([rows.get(item_id, -1) for item_id in given.item_ids])
+    known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+    kept, levels = base.codes[found[known]], len(quantiser.codebooks)
+    if given.config.with_interactions:
+        points, codes = _points_by_text(given, fitted, quantiser, known, kept[:, :levels])
+        codes = codes[new]
+    else:
+        points = quantiser.points(given.vectors(fitted))
+        codes, _ = assign(points[new], quantiser.codebooks, given.config.threads)
+    errors = [level["error"] for level in read_sid_report(folder)["levels"]]
+    before = errors[levels - 1] if levels <= len(errors) else None
+    if len(known):
+        now = level_use(kept[:, :levels], vectors=points[known], codebooks=quantiser.codebooks)[-1].error
+        if now is not None and before is not None and now > before + SPACE_TOLERANCE:
+            raise DataError(
+                f"{folder}: with these vectors the SIDs of its {len(known)} known items leave {now:.0%} of the "
+                f"variance; when they were made {before:.0%}. The vectors are of another space, or the texts have "
+                "changed. Use the encoder of the first ones, or rebuild all SIDs."
+            )
+    gone = len(base) - len(known)
+    if gone:
+        logger.warning("%s: %d of its items are not in the corpus; their SIDs stay taken.", folder, gone)
+    given.counts.update(items_kept=len(known), items_appended=len(new), items_gone=gone)
+    settings = {"codebook_sizes": list(map(len, quantiser.codebooks)), "dimensions": given.config.dimensions}
+    return CodesAndPoints(codes, points, quantiser, new, kept, base.codes, fitted, settings=settings)
+
+
+def _check_interactions(folder: Path, then: Mapping[str, Any], config: SidConfig, quantiser: Quantiser) -> None:
+    """Check that items can be appended as far as their vectors are made of interactions.
+
+    Raises:
+        ConfigError: If they cannot.
+    """
+    if INTERACTIONS in (config.encoder, then.get("encoder")):
+        raise ConfigError(
+            f"{folder}: SIDs of interactions alone were asked for, but new items have none, and those of a larger "
+            "corpus give known items other vectors. Append to SIDs with text (with_interactions true), or rebuild all."
+        )
+    beside = bool(then.get("with_interactions"))
+    if beside != config.with_interactions:
+        raise ConfigError(
+            f"with_interactions is {str(config.with_interactions).lower()}, but {folder} was made with "
+            f"{str(beside).lower()}. Give --with_interactions {str(beside).lower()}."
+        )
+    if beside and quantiser.encoder is not None:
+        raise ConfigError(
+            f"{folder}: an autoencoder reads texts and interactions together, and new items have no interactions. "
+            "Append to SIDs of method residual_kmeans, or rebuild all."
+        )
+
+
+def _points_by_text(
+    given: MethodInputs, fitted: FittedTexts | None, quantiser: Quantiser, known: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points and codes of items by their text alone; the part of interactions of a point is that of its codes.
+
+    The interactions of a larger corpus have other factors, so those of known items are read from their codes as well.
+
+    Args:
+        given: The inputs.
+        fitted: Texts that TF-IDF was fitted on.
+        quantiser: Codebooks of texts with interactions beside them.
+        known: int64 (K,), items that have codes.
+        kept: int (K, L), these codes.
+
+    Returns:
+        Points, float32 (N, D), and codes, int32 (N, L).
+
+    Raises:
+        DataError: If the texts' vectors are not narrower than the codebooks.
+    """
+    texts = text_part(replace(given, config=replace(given.config, with_interactions=False)).vectors(fitted))
+    width, books = texts.shape[1], quantiser.codebooks
+    if width >= quantiser.width:
+        raise DataError(
+            f"vectors of texts have {width} dimensions, but the codebooks have {quantiser.width} for texts and "
+            "interactions. Use the encoder and the settings that they were made with."
+        )
+    codes, _ = assign(texts, [np.ascontiguousarray(book[:, :width]) for book in books], given.config.threads)
+    codes[known] = kept
+    interactions = sum(book[codes[:, level], width:] for level, book in enumerate(books))
+    return np.hstack([texts, interactions]).astype(np.float32), codes
+
+
+MAKERS: dict[str, Callable[[MethodInputs], CodesAndPoints]] = {
+    "residual_kmeans": partial(_make_kmeans, balanced=False),
+    "balanced_kmeans": partial(_make_kmeans, balanced=True),
+    "opq": lambda given: _fitted(given, given.rows(), product_kmeans),
+    "rq_vae": partial(_make_rq_vae, plus=False),
+    "rq_vae_plus": partial(_make_rq_vae, plus=True),
+    "published": _make_published,
+    "shuffled": _make_shuffled,
+    "append": _make_appended,
+}
+
+
+def resolve(made: CodesAndPoints, config: SidConfig) -> tuple[np.ndarray, Resolution]:
+    """Codes of all items of the corpus without collisions, as far as the settings require."""
+    books = made.quantiser.codebooks if made.quantiser else None
+    if made.new is None or made.kept is None or made.points is None:
+        return resolve_collisions(
+            made.codes,
+            config.collisions,
+            vectors=made.points,
+            codebooks=books,
+            capacity=config.capacity,
+            left=made.left,
+        )
+    codes, resolution = resolve_collisions(
+        made.codes,
+        config.collisions,
+        vectors=made.points[made.new],
+        codebooks=books,
+        taken=made.taken,
+        capacity=config.capacity,
+    )
+    known = np.setdiff1d(np.arange(len(made.points)), made.new)
+    return stack_codes(made.kept, codes)[np.argsort(np.concatenate([known, made.new]))], resolution
+
+
+@dataclass(frozen=True)
+class SidResult(StageResult):
+    """The result of `run_build_sids`; its metrics are those of report.json (`minionerec.sid.report.sid_report`).
+
+    Attributes:
+        table: The SIDs of all items.
+    """
+
+    table: SidTable = field(kw_only=True)
+
+
+def run_build_sids(config: SidConfig) -> SidResult:
+    """Build the SID table of a corpus: an artefact of kind "sids".
+
+    It holds `index.json` (the published form: item id → token strings; of more than 1,048,576 items `codes.parquet`
+    instead, see `minionerec.sid.table`), `report.json` (see
+    `minionerec.sid.report.sid_report`) and, where the SIDs were made here, `codebooks.safetensors` with float32
+    `level_0`, `level_1`... of shape (C_l, D) and the encoder of an autoencoder (`minionerec.sid.quantiser`). Balanced
+    codes, relocated items and extra tokens differ from a plain nearest-code assignment, so `index.json` alone says
+    which item has which SID. Method append copies the codebooks, keeps the SIDs of the items that have one, and counts
+    collisions over all SIDs ever given; with TF-IDF it writes what that was fitted on (`minionerec.sid.embed.texts`).
+
+    Args:
+        config: The stage's settings.
+
+    Returns:
+        The table, its report and their path.
+
+    Raises:
+        ArtefactError: If the corpus or the SIDs to append to are missing, or the output cannot be written.
+        DataError: If an item has no SID, vectors do not fit the items, or there are too few items or codes.
+        ConfigError: If the encoder is unknown.
+    """
+    stage = Stage(config)
+    if stage.current() is not None:
+        report = read_sid_report(stage.output)
+        return _result(stage.output, SidTable.load_index(stage.output), report, up_to_date=True)
+    config = stage.config
+    with stage.work() as work:
+        with work.phase("load"):
+            items = load_encoded(config, stage.inputs)
+        given = MethodInputs(items, config, stage.inputs, {}, work)
+        with work.phase("quantise"):
+            made = MAKERS[config.method](given)
+        with work.phase("resolve"):
+            codes, resolution = resolve(made, config)
+        table = SidTable(codes, given.item_ids)
+        books = made.quantiser.codebooks if made.quantiser else None
+        stage.given = replace(stage.given, **made.settings)
+        with work.phase("measure"):
+            report = sid_report(
+                config.method,
+                codes,
+                resolution,
+                vectors=made.points,
+                codebooks=books,
+                counts=given.counts,
+                seed=config.seed,
+            )
+        counts = {**given.counts, "levels": table.levels, **asdict(resolution.after)}
+        with work.finish(seed=config.seed, counts=counts) as folder:
+            table.save_index(folder / INDEX_FILE)
+            write_json(folder / REPORT_FILE, report)
+            if made.quantiser is not None:
+                made.quantiser.save(folder / CODEBOOKS_FILE)
+            if made.fitted is not None:
+                made.fitted.save(folder)
+    _say(report)
+    logger.info("SIDs of %d items are in %s.", len(table), stage.output)
+    return _result(stage.output, table, report, up_to_date=False)
+
+
+def _result(output: Path, table: SidTable, report: Mapping[str, Any], up_to_date: bool) -> SidResult:
+    line = f"{table.n_unique} distinct SIDs of {len(table)} items: {output}"
+    return SidResult(output, [line, advice(report)], metrics=report, up_to_date=up_to_date, table=table)
+
+
+def _say(report: Mapping[str, Any]) -> None:
+    """Log the table's report, and warn of a collapsed level."""
+    for line in report_lines(report):
+        logger.info("%s", line)
+    counts = report["counts"]
+    alike = counts.get("empty_texts", 0) + counts.get("duplicate_texts", 0) > report["items"] / 2
+    for use in report["levels"]:
+        if use["size"] is not None and use["size"] > 2 and use["largest"] > report["items"] / 2:
+            logger.warning(
+                "Level %s has collapsed: %d of %d items share one code. %s.",
+                use["level"],
+                use["largest"],
+                report["items"],
+                "Most have no text, or that of another" if alike else "Raise codebook_sizes, or try another encoder",
+            )

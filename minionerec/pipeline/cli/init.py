@@ -1,0 +1,337 @@
+"""`minionerec init`: a recipe for two tables, with all sizes derived from them."""
+
+import re
+import shlex
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from minionerec.core.artefacts import write_artefact
+from minionerec.core.commands import CommandParser
+from minionerec.core.errors import ConfigError, shown
+from minionerec.core.values import convert
+from minionerec.data.names import COLUMNS
+from minionerec.pipeline.cli.plan import plan_of
+from minionerec.pipeline.cli.recipes import PLACEHOLDER, USUAL
+from minionerec.pipeline.cli.sizes import (
+    FEWEST_ITEMS,
+    LANGUAGE,
+    TRAININGS,
+    ChosenSettings,
+    Pace,
+    Shape,
+    choose,
+    history_length,
+    seconds,
+    shortened,
+    windows_seen,
+)
+from minionerec.pipeline.config.data import PrepareConfig
+
+if TYPE_CHECKING:
+    from minionerec.data.build import BuiltCorpus
+    from minionerec.data.chains import Chains
+
+SUMMARY = "Write a recipe for two tables of your own, with all sizes derived from them"
+BASE = "own/_base"
+NAME = re.compile(r"\w(?:[\w .-]{0,58}[\w-])?")
+"""Name of a recipe, or of a folder of recipes."""
+_TRIED = 1, 3, 9  # optimiser steps of the trainings of a trial, of which the first is not timed: it loads what all need
+_SHORT = 60.0  # seconds of the trainings with their starts, as usual, below which no trial is worth its time
+
+
+def init_arguments(program: str) -> CommandParser:
+    """The options of `minionerec init`."""
+    described = PrepareConfig.__dataclass_fields__
+    parser = CommandParser(prog=program, description=f"{SUMMARY}; `minionerec run NAME` then runs it.")
+    parser.add_argument(
+        "items", metavar="ITEMS", help="csv, tsv, jsonl or parquet with one row per item: item_id, title"
+    )
+    parser.add_argument(
+        "interactions",
+        metavar="INTERACTIONS",
+        help="csv, tsv, jsonl or parquet with one row per interaction: user_id, item_id, timestamp; or a folder of "
+        "such files",
+    )
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        help="the recipe to write, such as shop or eu/shop: NAME.yaml, whose results go to runs/NAME",
+    )
+    for name in COLUMNS:
+        text = str(described[name].metadata["setting"].help).removeprefix("tables, recbole: ")
+        parser.add_argument(f"--{name}", default=described[name].default, metavar="COLUMN", help=text)
+    parser.add_argument(
+        "--max_bad_rows", default="0", metavar="N", help="rows that cannot be used and may be dropped (default: 0)"
+    )
+    parser.add_argument(
+        "--minutes",
+        default="40",
+        metavar="N",
+        help="most minutes on one core that the run may take, by a short trial on this machine; if it takes more, it "
+        "has no language model, and then a smaller catalogue model (default: 40)",
+    )
+    return parser
+
+
+def run_init(program: str) -> None:
+    """Write the recipe that the command line asks for, and print its size and how to run it.
+
+    Raises:
+        ConfigError: If the recipe's file exists, or the catalogue is too small.
+        DataError: If a table cannot be used.
+    """
+    parser = init_arguments(program)
+    given = parser.parse_args()
+    if [] in (given.items, given.interactions, given.name):  # what argparse gives for it
+        parser.error("-- is not a value")
+    name = given.name.removesuffix(".yaml")
+    if not all(map(NAME.fullmatch, name.split("/"))) or name in (BASE, f"{BASE}/{USUAL}"):  # which would hide its base
+        raise ConfigError(
+            f"NAME is {shown(given.name)}; expected letters, digits, spaces, -, _ and ., at most 60, in folders below "
+            "this one if divided by /, such as shop or eu/shop. Choose another."
+        )
+    file = Path(f"{name}.yaml")
+    if file.exists():
+        raise _there(file)
+    minutes = float(convert(given.minutes, float, "--minutes"))
+    columns = {name: getattr(given, name) for name in COLUMNS}
+    config = PrepareConfig(
+        source="tables",
+        items=given.items,
+        interactions=given.interactions,
+        max_bad_rows=int(convert(given.max_bad_rows, int, "--max_bad_rows")),
+        output=str(Path("runs", name)),
+        **columns,
+    )
+    for key in ("items", "interactions", *COLUMNS):
+        placeholder = PLACEHOLDER.search(getattr(config, key))
+        if placeholder is not None:
+            raise ConfigError(
+                f"{key} is {shown(getattr(config, key))}, but a recipe reads {placeholder[0]} as a placeholder. Rename "
+                "it without braces."
+            )
+    shape = shape_of(config)
+    paces = measured_paces(config, shape)
+    text = recipe_text(config, shape, name, minutes, paces)
+    steps, spent = _planned(text, file), sum(_steps(shape, minutes, paces)[1].values())
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "x", encoding="utf-8") as opened:  # of two that write it, one does
+            opened.write(text)
+    except FileExistsError:
+        raise _there(file) from None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.") from None
+    print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(spent)} on one core.")
+    print(f"Run them with: minionerec run {shlex.quote(given.name)}")
+
+
+def _there(file: Path) -> ConfigError:
+    return ConfigError(f"{file}: exists already. Give another NAME, or remove it.")
+
+
+def _planned(text: str, file: Path) -> int:
+    """The number of steps of a recipe that is to be written to a file.
+
+    Raises:
+        ConfigError: If it cannot be run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder, file.name)
+        trial.write_text(text, encoding="utf-8")
+        try:
+            return len(plan_of(trial))
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(str(trial), str(file))) from None
+
+
+def shape_of(config: PrepareConfig) -> Shape:
+    """The counts of two tables that sizes follow from; they are read once and split as `prepare-data` would.
+
+    Args:
+        config: Settings of `prepare-data`; `max_history` and `ties` are not read.
+
+    Raises:
+        ConfigError: If there are fewer than 10 items.
+        DataError: If a table cannot be used, or a split would be empty.
+    """
+    from minionerec.data.build import build_corpus  # here, so that --help answers at once
+    from minionerec.data.engines.engine import started
+    from minionerec.data.source import BadRows
+    from minionerec.pipeline.prepare_data import read_source
+
+    source = read_source(config, config.local().inputs(), BadRows(config.max_bad_rows))
+    with tempfile.TemporaryDirectory() as folder, started(config.engine, None, Path(folder)) as engine:
+        built = build_corpus(engine, source, split=config.split)
+        shape = _shape(built, built.chains())
+    if len(built.items) < FEWEST_ITEMS:
+        raise ConfigError(
+            f"{config.items}: holds {len(built.items)} items; metrics at 10 need at least {FEWEST_ITEMS}. Add items."
+        )
+    return shape
+
+
+def _shape(built: "BuiltCorpus", sequences: "Chains") -> Shape:
+    """The shape of a corpus with histories of at most 10 items."""
+    train = np.flatnonzero(sequences.splits == 0)
+    users = np.searchsorted(sequences.offsets, train, side="right") - 1
+    before = float(np.median(train - sequences.offsets[users]))
+    examples = np.bincount(users)
+    whole = history_length(before)
+    more = np.ceil(np.maximum(examples - whole, 0) / (whole // 2))  # windows overlap by half
+    windows = int(((examples > 0) + more).sum())
+    audit = built.audit
+    return Shape(
+        items=len(built.items),
+        interactions=built.counts["interactions"],
+        users=built.counts["users"] + built.counts["users_without_rows"],
+        examples=len(train),
+        windows=windows,
+        before=before,
+        ties=None if audit.ties is None or not audit.pairs else audit.ties / audit.pairs,
+        listed=audit.agrees_with_ids,
+        texts=bool((built.items[["title", "description"]] != "").to_numpy().any()),
+    )
+
+
+def _size(shape: Shape) -> str:
+    return f"{shape.items:,} items, {shape.users:,} users and {shape.interactions:,} interactions"
+
+
+def _time_text(time: float) -> str:
+    minutes = round(time / 60)
+    return "a minute" if minutes <= 1 else f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+
+
+def measured_paces(config: PrepareConfig, shape: Shape) -> dict[str, Pace]:
+    """The pace of each training of the recipe on this machine, by trainings of a few steps.
+
+    They read the tables' corpus and random SIDs, with the recipe's settings but for experts and the number of
+    validation examples. Processor time is measured, so that other work on the machine does not count.
+
+    Args:
+        config: Settings of `prepare-data` that name the tables.
+        shape: The data.
+
+    Returns:
+        Step to its pace; empty where the trainings are so short that the other steps decide.
+    """
+    chosen = choose(shape)
+    usual = seconds(chosen, shape)
+    if sum(usual[step] for step in TRAININGS) < _SHORT:
+        return {}
+    from minionerec.core.log import get_logger  # torch and transformers are loaded from here on
+    from minionerec.data.corpus import Corpus
+    from minionerec.sid.table import SidTable
+
+    logger = get_logger("minionerec")
+    level = logger.level
+    logger.setLevel("WARNING")
+    paces = {}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            recipe = Path(folder, "trial.yaml")
+            recipe.write_text(recipe_text(config, shape, "trial", float("inf"), output=Path(folder, "runs")))
+            jobs = {key.step: job for key, job in plan_of(recipe).items()}
+            jobs["corpus"].spec.function()(jobs["corpus"].settings)
+            ids = Corpus.load(jobs["corpus"].folder).items["item_id"].tolist()
+            sizes = {key: value for key, (value, _) in chosen["sids"].items()}["codebook_sizes"]
+            drawn = np.random.default_rng(0).choice(int(np.prod(sizes)), len(ids), replace=False, shuffle=False)
+            with write_artefact(jobs["sids"].folder, "sids", config={}, inputs={}) as path:
+                SidTable(np.stack(np.unravel_index(drawn, sizes), axis=1), ids).save_index(path / "index.json")
+            same: dict[str, Any] = {"eval_examples": 64, "evals_per_epoch": 1, "patience": 0}
+            for step in TRAININGS:
+                settings = {key: value for key, (value, _) in chosen[step].items()}
+                epoch = windows_seen({**settings, "epochs": 1, "towers": 1}, shape)
+                own = same | (
+                    {"experts": False} if step == "catalogue" else {"teacher": f"{folder}/catalogue{_TRIED[-1]}"}
+                )
+                spent = []
+                for steps in _TRIED:
+                    own |= {"epochs": steps * settings["batch_size"] / epoch, "output": f"{folder}/{step}{steps}"}
+                    trial = replace(jobs[step].settings, **own)
+                    begin = time.process_time()
+                    jobs[step].spec.function()(trial)
+                    spent.append(time.process_time() - begin)
+                fewer, more = (settings["batch_size"] * steps for steps in _TRIED[-2:])
+                window = (spent[-1] - spent[-2]) / (more - fewer)
+                fixed = spent[-2] - window * fewer
+                paces[step] = Pace(max(0.0, fixed), max(0.0, window) / settings.get("towers", 1))
+    finally:
+        logger.setLevel(level)
+    return paces
+
+
+def _steps(
+    shape: Shape, minutes: float, paces: Mapping[str, Pace] | None = None
+) -> tuple[dict[str, ChosenSettings], dict[str, float]]:
+    """The settings of each step, and its seconds: without the language model, or with less of the catalogue model too.
+
+    Whatever takes too long is left out.
+    """
+    chosen = choose(shape)
+    times = seconds(chosen, shape, paces)
+    if sum(times.values()) > 60 * minutes:
+        shortened(chosen, shape, paces or {}, 60 * minutes)
+        times = {name: time for name, time in seconds(chosen, shape, paces).items() if name not in LANGUAGE}
+        del chosen["sft"]
+    return chosen, times
+
+
+def recipe_text(
+    config: PrepareConfig,
+    shape: Shape,
+    name: str,
+    minutes: float,
+    paces: Mapping[str, Pace] | None = None,
+    output: Path | None = None,
+) -> str:
+    """The recipe, as YAML with the reasons as comments.
+
+    Args:
+        config: Settings of `prepare-data` that name the tables.
+        shape: The data.
+        name: The report's title and the name of the results folder.
+        minutes: Most minutes on one core.
+        paces: Result of `measured_paces`.
+        output: Folder of the results; runs/NAME if None.
+    """
+    chosen, times = _steps(shape, minutes, paces)
+    defaults = PrepareConfig.__dataclass_fields__
+    own: dict[str, Any] = {"items": config.items, "interactions": config.interactions}
+    own |= {key: getattr(config, key) for key in (*COLUMNS, "max_bad_rows")}
+    chosen["corpus"] = {
+        **{key: (value, "") for key, value in own.items() if value != defaults[key].default},
+        **chosen["corpus"],
+    }
+    chosen["report"] = {"title": (name, "")}
+    lines = [
+        f"# {name}: {_size(shape)}.",
+        f"# Written by minionerec init; it takes about {_time_text(sum(times.values()))} on one core.",
+        "# Every line may be changed: docs/recipes.md says how, `minionerec STAGE --help` what each setting means.",
+        f"base: {BASE}",
+        f"output: {_yaml(str(output or Path('runs', name)))}",
+    ]
+    if "sft" not in chosen:
+        lines.append(f"# No language model: with it the run would take more than {minutes:g} minutes.")
+        lines.append(f"without: [{', '.join(LANGUAGE)}]")
+        chosen["report"]["predictions"] = ({"catalogue model": "{eval_catalogue}"}, "")
+    lines.append("steps:")
+    for step, settings in chosen.items():
+        lines.append(f"  {step}:")
+        for key, (value, why) in settings.items():
+            lines += [f"    # {why}"] * bool(why) + [f"    {key}: {_yaml(value)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _yaml(value: Any) -> str:
+    """A value as YAML on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1 << 20)
+    return text.removesuffix("...\n").strip()

@@ -1,0 +1,257 @@
+"""Settings of the stage that turns a source into a corpus."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from minionerec.core.errors import DataError
+from minionerec.core.paths import find_path
+from minionerec.data.engines.engine import parse_size
+from minionerec.data.files import check_file
+from minionerec.data.names import (
+    AMAZON,
+    COLUMNS,
+    ENGINES,
+    FROM_FILES,
+    OPTIONAL_ITEMS,
+    PUBLISHED_HISTORY,
+    QUIRKS,
+    SOURCES,
+    SPLIT_NAMES,
+    TIES,
+    TIME_UNITS,
+    WITH_COLUMNS,
+)
+from minionerec.pipeline.settings import StageConfig, setting
+
+DEMO = {"interactions": "data/demo/interactions.csv", "items": "data/demo/items.csv"}
+"""The files of the demo shop."""
+FILTERS = ("core", "max_bad_rows", "start", "end", "quirks", "max_eval_examples")
+
+
+@dataclass
+class PrepareConfig(StageConfig):
+    """Settings of `run_prepare`; paths are relative to the current directory, or begin with $MINIONEREC_DATA."""
+
+    kind: ClassVar[str] = "corpus"
+
+    source: str = setting(
+        "tables",
+        "where interactions come from: 'tables' (any two tables), 'demo' (data/demo), 'published' (the MiniOneRec "
+        "layout; needs category), 'amazon2018' or 'amazon2023' (raw reviews and metadata), 'movielens', 'recbole' "
+        "(.inter and .item) or 'user_items' (lines of 'user item item ...')",
+        known=SOURCES,
+    )
+    output: str = setting("", "directory to write the corpus to", required=True, affects_result=False)
+    category: str | None = setting(None, "published: prefix of the file names, e.g. Industrial_and_Scientific")
+    root: str | None = setting(
+        None,
+        "published: folder with train, valid, test, info and index; by default $MINIONEREC_DATA/Amazon",
+        affects_result=False,
+        path=True,
+    )
+    times_by_order: bool = setting(
+        False,
+        "published: take examples as sorted by time, and adjacent examples of one user as of one timestamp; time "
+        "differences stay unknown",
+    )
+    interactions: str | None = setting(
+        None,
+        "tables: csv, tsv, jsonl or parquet with one row an interaction, in any order, or a folder of such files "
+        "with the same columns, read as one in the order of their names (those that begin with . or _ are left out), "
+        "text also packed (.csv.gz); amazon: the review file, plain or gzip; movielens: ratings.dat, ratings.csv or "
+        "u.data; recbole: .inter; user_items: text file with one line a user, items oldest first",
+        input_kind="any",
+        parts=True,
+    )
+    items: str | None = setting(
+        None,
+        "tables: csv, tsv, jsonl or parquet with one row an item; amazon: the metadata file; movielens: movies.dat, "
+        "movies.csv or u.item; recbole: .item; user_items: JSON of item id → title (both may be left out)",
+        input_kind="any",
+    )
+    item_column: str = setting(COLUMNS["item_column"], "tables, recbole: column of item ids, in both")
+    title_column: str = setting(COLUMNS["title_column"], "tables, recbole: column of item titles")
+    description_column: str = setting(
+        COLUMNS["description_column"], "tables, recbole: column of item descriptions; 'description' may be absent"
+    )
+    user_column: str = setting(COLUMNS["user_column"], "tables, recbole: column of user ids")
+    time_column: str = setting(
+        COLUMNS["time_column"],
+        "tables, recbole: column of times, all numbers or all ISO dates; '' where there is none and rows are in the "
+        "order of time",
+    )
+    time_unit: str | None = setting(
+        None,
+        "tables, recbole: unit since 1970 of times that are numbers: s, ms, us or ns; by default the one that the "
+        "magnitude of all shows, and an error where it shows none",
+        known=tuple(TIME_UNITS),
+    )
+    max_title_words: int = setting(0, "amazon: items whose title has more words are left out; 0 sets no limit", least=0)
+    start: str | None = setting(
+        None,
+        "start of the time window: ISO month, date or time, in UTC",
+    )
+    end: str | None = setting(None, "end of the time window, inclusive: a date alone is its midnight")
+    core: int = setting(0, "fewest interactions of every user and every item (iterative k-core); 0 keeps all", least=0)
+    split: str = setting(
+        "global_time",
+        "'global_time' (oldest 80 percent of examples train, next 10 percent valid, newest 10 percent test) or "
+        "'leave_last_out' (each user's last example test, the one before valid)",
+        known=tuple(SPLIT_NAMES),
+    )
+    repeats: str = setting(
+        "keep",
+        "interactions with the user, item and timestamp of an earlier one: 'keep' or 'drop' (and count)",
+        known=("keep", "drop"),
+    )
+    ties: str = setting(
+        "keep",
+        "order of a user's items with one timestamp: 'keep' (as in the file), 'shuffle' (random) "
+        "or 'together' (one step: none is in the history of another, and no timestamp is split)",
+        known=tuple(TIES),
+    )
+    max_eval_examples: int = setting(
+        0,
+        "maximum number of validation and of test examples, evenly spread; others are not used as targets; 0 keeps all",
+        least=0,
+    )
+    seed: int = setting(42, "seed of ties: shuffle", least=0)
+    max_history: int = setting(
+        10, "maximum number of items in a history; older ones are truncated, and such examples counted", least=1
+    )
+    max_bad_rows: int = setting(
+        0, "number of unusable rows that are dropped (and counted) before it is an error", least=0
+    )
+    quirks: list[str] = setting(
+        [],
+        "peculiarities of the published data to reproduce (see data/README.md)",
+        known=tuple(QUIRKS),
+    )
+    engine: str = setting(
+        "duckdb",
+        "engine that builds the corpus: 'duckdb' (this process), or one of an installed package, such as 'spark' "
+        "(extra spark: two local threads, or as spark-submit sets); the result is the same",
+        known=ENGINES,
+        affects_result=False,
+    )
+    engine_memory: str | None = setting(
+        None,
+        "memory limit of the engine, such as 4GB, in addition to this process, which holds the items; by default half "
+        "of the machine's",
+        affects_result=False,
+    )
+    engine_folder: str | None = setting(
+        None,
+        "folder for temporary files, some 150 bytes per interaction; on a cluster one that all its machines see; "
+        "by default that of the output",
+        affects_result=False,
+        writes=True,
+    )
+    layout: str | None = setting(
+        None, "folder to write the published layout to as well (.inter, item.json)", writes=True
+    )
+    layout_name: str = setting("corpus", "layout: prefix of the file names")
+    layout_index: str | None = setting(
+        None,
+        "layout: index.json (item number → SID tokens), which the csv and info files need; source 'published' has its "
+        "own",
+        input_kind="any",
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if "widen_window" in self.quirks and self.start is None:
+            yield ("quirk 'widen_window' moves the window's start, but start is not given. Give both or none.")
+        yield from self._of_source()
+        if "published_titles" in self.quirks and self.source not in AMAZON:
+            yield f"quirk 'published_titles' is for {' and '.join(AMAZON)}; source is {self.source!r}."
+        if self.layout_index is not None and self.layout is None:
+            yield f"layout_index is {self.layout_index!r}, but layout is not given. Give both or none."
+        if self.source == "published":
+            yield from self._of_published()
+        if self.engine_memory is not None:
+            parse_size(self.engine_memory)
+
+    def _of_source(self) -> Iterator[str]:
+        """The source's own settings that are not given, and those of another source that are."""
+        with_items = tuple(source for source in FROM_FILES if source not in OPTIONAL_ITEMS)
+        checks: tuple[tuple[str, Any, tuple[str, ...], tuple[str, ...]], ...] = (
+            ("category", self.category, ("published",), ("published",)),
+            ("root", self.root, ("published",), ()),
+            ("times_by_order", self.times_by_order, ("published",), ()),
+            ("interactions", self.interactions, FROM_FILES, FROM_FILES),
+            ("items", self.items, FROM_FILES, with_items),
+            ("time_unit", self.time_unit, WITH_COLUMNS, ()),
+            ("max_title_words", self.max_title_words, AMAZON, ()),
+        )
+        checks += tuple(
+            (each.name, getattr(self, each.name), WITH_COLUMNS, ())
+            for each in fields(self)
+            if each.name in COLUMNS and getattr(self, each.name) != each.default
+        )
+        for name, value, sources, needed in checks:
+            if value and self.source not in sources:
+                yield (
+                    f"{name} is {value!r}, but source is {self.source!r}, which does not read it. "
+                    f"Set source to {' or '.join(map(repr, sources))}, or leave {name} out."
+                )
+            if not value and self.source in needed:
+                yield f"source is {self.source!r}, but {name} is {value!r}. Give --{name}."
+
+    def _of_published(self) -> Iterator[str]:
+        """Settings that contradict how the published data were made."""
+        if self.split != "global_time" or self.max_history != PUBLISHED_HISTORY:
+            yield (
+                f"split is {self.split!r} and max_history {self.max_history}, but source 'published' is already "
+                f"split by global time with histories of {PUBLISHED_HISTORY}. Leave both out, or take source 'tables'."
+            )
+        if self.repeats != "keep":
+            yield (
+                f"repeats is {self.repeats!r}, but source 'published' is already filtered and split, and can only be "
+                "read whole. Leave repeats out."
+            )
+        if self.ties != "keep":
+            yield (
+                f"ties is {self.ties!r}, but source 'published' holds no times, so simultaneous interactions are not "
+                "known. Leave ties out, or prepare the raw reviews (source 'amazon2018')."
+            )
+        for name in FILTERS:
+            if value := getattr(self, name):
+                yield (
+                    f"{name} is {value!r}, but source 'published' is already filtered and split, and can only be "
+                    f"read whole. Leave {name} out."
+                )
+
+    def inputs(self) -> dict[str, Path]:
+        """Name to path of every file that is read.
+
+        Raises:
+            DataError: If one is not there.
+        """
+        files = super().inputs()
+        if self.source != "tables" and any(name.startswith("interactions ") for name in files):
+            raise DataError(
+                f"{self.interactions}: is a folder, and source {self.source!r} reads one file. Name the file; only "
+                "source 'tables' reads the files of a folder as one."
+            )
+        if self.source == "demo":
+            files |= {name: find_path(path) for name, path in DEMO.items()}
+        elif self.source == "published":
+            files = self._published_files() | files
+        for name, path in files.items():
+            remedy = f"Give --{name} its path; data/README.md says where to get the public sets."
+            own = f"Give the path of a csv, tsv, jsonl or parquet table of your {name}."
+            check_file(path, own if self.source == "tables" and name in ("items", "interactions") else remedy)
+        return files
+
+    def _published_files(self) -> dict[str, Path]:
+        from minionerec.data.published import default_root, published_files, published_index_path
+
+        root, category = self.root or default_root(), str(self.category)
+        files = published_files(root, category)
+        if self.layout is not None and self.layout_index is None:
+            files["layout_index"] = published_index_path(root, category)
+        return files

@@ -1,0 +1,89 @@
+"""Settings of encoders, and of the stage that turns item texts into vectors."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+
+from minionerec.pipeline.settings import StageConfig, setting
+from minionerec.sid.embed.encoder import INTERACTIONS, TFIDF, VectorSource, encoder_inputs
+from minionerec.sid.embed.hf import AUTO, DTYPES, POOLINGS
+
+
+@dataclass
+class EncoderConfig(StageConfig):
+    """Settings common to stages that make vectors of a corpus's items."""
+
+    corpus: str = setting("", "directory of the corpus whose items are encoded", required=True, input_kind="corpus")
+    encoder: str = setting(
+        TFIDF,
+        "source of item vectors: 'tfidf' (TF-IDF + truncated SVD), 'wordllama' (256 numbers, of a model that lies in "
+        "the package of the extra wordllama), 'interactions' (factors of item co-occurrence in the training "
+        "interactions alone), the path of a .npy file with one row per item in item order, of a .parquet file with "
+        "columns item_id and vector in any order, the output of embed-items, or a Hugging Face model by name or "
+        "directory",
+        required=True,
+        path=True,
+    )
+    with_interactions: bool = setting(
+        False,
+        "put factors of item co-occurrence in the training interactions beside the encoder's vectors, each part of the "
+        "same length; items without training interactions have the encoder's vectors alone",
+    )
+    dimensions: int = setting(
+        64, "dimensions of TF-IDF vectors and of factors of interactions; lowered for small catalogues", least=1
+    )
+    pooling: str = setting(
+        AUTO,
+        "how a Hugging Face model's token states become one vector: as its own files say (auto; the mean if they say "
+        "nothing), their mean, the last, the first (cls), the largest values (max), or a mean of rising weights",
+        known=(AUTO, *POOLINGS),
+    )
+    prefix: str = setting("", "text put before each item's text for a Hugging Face model")
+    max_length: int = setting(512, "maximum number of tokens per text for a Hugging Face model", least=1)
+    dtype: str = setting("float32", "dtype of a Hugging Face model's weights", known=DTYPES)
+    normalise: bool = setting(
+        True, "scale vectors of a Hugging Face model to length 1 (those of TF-IDF and WordLlama always are)"
+    )
+    device: str = setting("auto", "device of a Hugging Face model: auto (GPU where there is one), cpu, cuda, ...")
+    processes: int = setting(
+        1,
+        "processes that run a Hugging Face model, each with a copy of it; they share the GPUs",
+        least=1,
+        affects_result=False,
+    )
+    cache: str | None = setting(
+        None,
+        "folder that keeps the vectors of a Hugging Face model by the hash of their text, so that only new texts are "
+        "encoded and a killed run resumes; embed-items takes its output's name with .cache by default",
+        affects_result=False,
+        writes=True,
+    )
+    seed: int = setting(42, "random seed of this stage", least=0)
+
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if self.with_interactions and self.encoder == INTERACTIONS:
+            yield (
+                f"encoder is {INTERACTIONS!r} and with_interactions true, which puts interactions beside another "
+                "encoder; leave with_interactions out, or name an encoder of texts."
+            )
+
+    @property
+    def vector_source(self) -> VectorSource:
+        """The source of item vectors that these settings describe."""
+        return VectorSource(**{field.name: getattr(self, field.name) for field in fields(VectorSource)})
+
+    def inputs(self) -> dict[str, Path]:
+        """Name to path of everything that is read: what the settings name, and what the encoder reads."""
+        return super().inputs() | encoder_inputs(self.encoder)
+
+
+@dataclass
+class EmbedConfig(EncoderConfig):
+    """Settings of the stage that turns item texts into vectors."""
+
+    kind: ClassVar[str] = "vectors"
+
+    output: str = setting("", "directory to write vectors.npy and manifest into", required=True, affects_result=False)

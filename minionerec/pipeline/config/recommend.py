@@ -1,0 +1,127 @@
+"""Settings of `minionerec recommend` and `export`; light to import, so that `--help` is fast."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, get_args, get_type_hints
+
+from minionerec.core.artefacts import own_corpus
+from minionerec.core.paths import function_file
+from minionerec.core.plugins import registered_path
+from minionerec.pipeline.config.evaluation import DTYPES
+from minionerec.pipeline.settings import StageConfig, setting
+from minionerec.recommend.requests import Request
+
+EXPORT_DTYPES = ("saved", "float32", "bfloat16", "float16")
+
+
+def _known(field: str) -> tuple[str, ...]:
+    """The allowed values of a field of a request."""
+    found: tuple[str, ...] = get_args(get_type_hints(Request)[field])
+    return found
+
+
+@dataclass
+class RecommendConfig(StageConfig):
+    """Settings of `run_recommend`."""
+
+    kind: ClassVar[str] = "recommendations"
+
+    checkpoint: str = setting(
+        "",
+        "model: a checkpoint (minionerec sft, grpo, train-catalogue, extend) or the folder `model` of train-sequential",
+        input_kind="any",
+    )
+    ranker: str = setting(
+        "",
+        "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and returns one, "
+        "or a name that an installed package registers",
+    )
+    corpus: str = setting(
+        "",
+        "corpus whose items are recommended; empty: the corpus that the checkpoint was trained on",
+        input_kind="corpus",
+    )
+    histories: str = setting(
+        "",
+        "histories: parquet or .jsonl with a column `history` (a list of item ids, oldest first), optionally `user`, "
+        "and `only` and `without` (lists of item ids), `session_context`, `times` (of the history's items) and `now` "
+        "for each row",
+        required=True,
+        input_kind="any",
+    )
+    output: str = setting("", "directory to write", required=True, affects_result=False)
+    k: int = setting(10, "length of the lists", least=1)
+    exclude_seen: bool = setting(False, "exclude the items of the history")
+    where: dict[str, Any] = setting(
+        {}, "conditions on columns of the corpus's items, e.g. department=Tea price='{at_most: 20}' in_stock=true"
+    )
+    unknown: str = setting(
+        "skip", "unknown item ids: skip (they are listed in a column) or refuse", known=_known("unknown")
+    )
+    session_context: str = setting(
+        "unknown",
+        "session context, for a model that was conditioned on it in training, where a row gives neither it nor times: "
+        "same (the session continues), later (somebody comes back) or unknown",
+        known=_known("session_context"),
+    )
+    now: str = setting(
+        "",
+        "time of the requests, for rows that have times and no `now`: an ISO date, or a number, as the times are; the "
+        "session context is derived from them",
+    )
+    beams: int = setting(50, "minimum number of beams of a language model", least=1)
+    batch_size: int = setting(
+        0, "prompts per batch; 0: as many as memory holds; lists are the same", least=0, affects_result=False
+    )
+    rows_at_once: int = setting(4096, "histories read, ranked and written at a time", least=1)
+    dtype: str = setting(
+        "auto", "dtype of a checkpoint's weights; auto: on a GPU as stored, else float32", known=DTYPES
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if bool(self.checkpoint) == bool(self.ranker):
+            yield "give either --checkpoint, a directory, or --ranker, your own."
+        if self.ranker and not self.corpus:
+            yield "corpus is empty; your own ranker needs --corpus."
+
+    def inputs(self) -> dict[str, Path]:
+        """All inputs, with the corpus of a checkpoint and the source file of a user's own ranker."""
+        found = super().inputs()
+        if not self.corpus:
+            found["corpus"] = own_corpus(found["checkpoint"])
+        file = function_file(registered_path("minionerec.rankers", self.ranker), "ranker") if self.ranker else None
+        return found if file is None else {**found, "ranker": file}
+
+
+@dataclass
+class ExportConfig(StageConfig):
+    """Settings of `run_export`."""
+
+    kind: ClassVar[str] = "export"
+
+    checkpoint: str = setting(
+        "",
+        "checkpoint of a language model (minionerec sft, grpo)",
+        required=True,
+        input_kind="checkpoint",
+    )
+    corpus: str = setting(
+        "",
+        "corpus that it was trained on; items that share an SID are listed by popularity",
+        required=True,
+        input_kind="corpus",
+    )
+    output: str = setting("", "directory to write", required=True, affects_result=False)
+    dtype: str = setting("saved", "dtype of the weights; saved: as in the checkpoint", known=EXPORT_DTYPES)
+    examples: int = setting(5, "example prompts with expected lists", least=1)
+    beams: int = setting(10, "number of beams and length of these lists", least=2)
+    push: str = setting(
+        "",
+        "name of a repository of the Hugging Face hub, such as me/my-shop, to upload the export to, created if "
+        "missing; uses the credentials of `hf auth login` or HF_TOKEN",
+        affects_result=False,
+    )
+    private: bool = setting(True, "whether a created repository is private", affects_result=False, requires="push")

@@ -1,0 +1,205 @@
+"""The stage `report`: one page about recommenders on the same examples, from finished predictions.
+
+OUTPUT/report.html    the page, which loads nothing
+OUTPUT/metrics.json   every number of it, unrounded, without times
+OUTPUT/summary.txt    what the command prints
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.artefacts import read_json, write_json
+from minionerec.core.log import get_logger, progress
+from minionerec.metrics.results import RecommenderResults
+from minionerec.metrics.tables import format_metrics_table
+from minionerec.pipeline.config.reports import LEVELS, ReportConfig
+from minionerec.pipeline.stage import Stage
+from minionerec.pipeline.stages import STAGES, StageResult
+from minionerec.reports import sections
+from minionerec.reports.page import Section, render_page
+from minionerec.reports.reference import load_reference
+from minionerec.reports.results import EvaluationSet, PageResults, read_results
+from minionerec.reports.summary import summary
+from minionerec.reports.trainings import StageFacts
+
+logger = get_logger(__name__)
+
+PAGE_FILE, METRICS_FILE, SUMMARY_FILE = "report.html", "metrics.json", "summary.txt"
+SECTIONS = (
+    sections.short,
+    sections.measured,
+    sections.metrics,
+    sections.published,
+    sections.differences,
+    sections.slices,
+    sections.levels,
+    sections.lists,
+    sections.codebooks,
+    sections.training,
+)
+"""The sections of the page that are functions of results alone, in order."""
+
+
+def run_report(config: ReportConfig) -> StageResult:
+    """Write the page about one or more recommenders from finished predictions; only missing baselines are computed.
+
+    Writes an artefact of kind "report". Equal inputs give equal bytes, except for times from run records on the page.
+
+    Raises:
+        ArtefactError: If an input is missing, or the inputs do not belong together.
+        ConfigError: If a K is larger than the lists of some recommender, or the reference is unknown.
+        DataError: If a file is malformed.
+    """
+    stage = Stage(config)
+    if config.ceiling and "ceiling" not in stage.inputs:
+        logger.warning("%s: no such file; the report shows no ceiling.", config.ceiling)
+    if config.times and "times" not in stage.inputs:
+        logger.warning("%s: no such file; the report has no slices by time from it.", config.times)
+    finished = {run.name for run in config.finished()}
+    for run in config.runs():
+        if run.name not in finished:
+            logger.warning("%s: has no predictions in %s; it is left out.", run.name, ", ".join(map(str, run.paths)))
+    up_to_date = stage.current() is not None
+    if not up_to_date:
+        with stage.work() as work:
+            local = stage.config
+            first = local.level or ("sid" if local.sids else "item")
+            results = read_results(
+                local.finished(),
+                EvaluationSet.read(local.corpus, local.split, local.protocol, local.items, local.sids),
+                seed=local.seed,
+                resamples=local.resamples,
+                resample=local.resample,
+                levels=[first, *(level for level in LEVELS if level != first)] if local.sids else ["item"],
+                ks=local.ks,
+                metrics=local.metrics,
+                headline=local.headline,
+                first=local.baseline,
+                reference=load_reference(local.reference) if local.reference else None,
+                ceiling=local.ceiling,
+                slices=local.slices,
+                times=local.times if "times" in stage.inputs else None,
+                stages=stage_facts(),
+            )
+            lead = _lead(results, config.corpus)
+            page = render_page(config.title, lead, _sections(results, config.examples, stage.inputs))
+            content = {"title": config.title, **results_json(results)}
+            with work.finish(seed=config.seed, counts=_counts(results)) as folder:
+                (folder / PAGE_FILE).write_text(page, encoding="utf-8")
+                write_json(folder / METRICS_FILE, content)
+                (folder / SUMMARY_FILE).write_text(f"{_printed(results)}\n", encoding="utf-8")
+    lines = (stage.output / SUMMARY_FILE).read_text(encoding="utf-8").splitlines()
+    lines.append(f"Report: {stage.output / PAGE_FILE}")
+    return StageResult(stage.output, lines, metrics=read_json(stage.output / METRICS_FILE), up_to_date=up_to_date)
+
+
+def stage_facts() -> dict[str, StageFacts]:
+    """Title and default settings of every stage, by name."""
+    return {name: StageFacts(spec.title, spec.defaults()) for name, spec in STAGES.items()}
+
+
+def _sections(results: PageResults, examples: int, inputs: Mapping[str, Path]) -> list[Section]:
+    """The sections of the page, the last about the sources of its numbers."""
+    parts = [section(results) for section in progress(SECTIONS, "sections of the report", unit="sections")]
+    parts += [sections.example_lists(results, examples), sections.sources(inputs)]
+    return [part for part in parts if part is not None]
+
+
+def _lead(results: PageResults, corpus: str) -> str:
+    examples = results.examples
+    return (
+        f"{', '.join(results.own)} on the {results.split} split of {corpus} ({examples.data.split}), "
+        f"{len(examples.rows):,} examples, {examples.n_items:,} items."
+    )
+
+
+def _printed(results: PageResults) -> str:
+    """The text that the command prints: the metrics in the main reading, and the summary."""
+    seeds = ", ± sd over seeds" if results.several_seeds else ""
+    size = f"{len(results.examples.rows):,} examples"
+    title = f"{results.split} split ({results.examples.data.split}), {size}, 95 % bootstrap intervals{seeds}"
+    return "\n".join([format_metrics_table(results.evaluations, results.levels[0], title), "", *summary(results)])
+
+
+def _counts(results: PageResults) -> dict[str, Any]:
+    """Counts for the manifest."""
+    sids = {} if results.table is None else {"sid_table": results.table.fingerprint}
+    return {"rows": results.bootstrap.size, **sids, "ks": list(results.ks), "recommenders": len(results.own)}
+
+
+def results_json(results: PageResults) -> dict[str, Any]:
+    """All numbers of a report, unrounded."""
+    examples, reference = results.examples, results.reference
+    return {
+        "split": results.split,
+        "split_rule": examples.data.split,
+        "rows": results.bootstrap.size,
+        "items": examples.n_items,
+        "sid_table": None if results.table is None else results.table.fingerprint,
+        "ks": list(results.ks),
+        "levels": list(results.levels),
+        "headline": results.headline,
+        "compared_with": results.first,
+        "ranked": results.ranked,
+        "level_with_best": results.level_with_best,
+        "recommenders": {name: _recommender_json(results, of) for name, of in results.recommenders.items()},
+        "differences": [
+            {"of": name, "minus": other, "levels": {level: _gaps(results, name, other, level) for level in known}}
+            for name, other in results.pairs
+            if (known := [level for level in results.levels if {name, other} <= set(results.measured(level))])
+        ],
+        "baseline_constants": None if results.chosen is None else results.chosen.to_json(),
+        "published": []
+        if reference is None
+        else [{"name": row.name, "group": row.group, "metrics": dict(row.metrics)} for row in reference.rows],
+        "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
+        "summary": summary(results),
+        "learning_curves": [
+            {"training": training.name, "measures": curves}
+            for training in results.trainings
+            if (curves := training.curves())
+        ],
+    }
+
+
+def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, list[float]]:
+    """Metric to [difference, low, high, p]."""
+    return {metric: list(gap) for metric, gap in results.differences(other, level, [name])[name].items()}
+
+
+def _recommender_json(results: PageResults, recommender: RecommenderResults) -> dict[str, Any]:
+    """One recommender."""
+    name = recommender.name
+    levels = [level for level in results.levels if recommender.has(level)]
+    lists = results.evaluations[name].to_json()
+    to_best = results.to_best.get(name)
+    return {
+        "baseline": name in results.baselines,
+        **recommender.details,
+        "given": list(recommender.given),
+        "seeds": len(recommender.runs),
+        "predictions": [str(path) for path in recommender.paths],
+        "about": dict(recommender.about),
+        "counted_by": recommender.counted_by or None,
+        "metrics": {
+            level: {metric: of.to_json() for metric, of in results.estimates(level)[name].items()} for level in levels
+        },
+        "by_seed": {
+            level: {metric: of.mean(1).tolist() for metric, of in results.values(name, level, results.metrics).items()}
+            for level in levels
+        },
+        "minus_best": None if to_best is None else list(to_best),
+        "lists": {key: value for key, value in lists.items() if key not in ("rows", "ks", "sid", "item")},
+        "slices": results.slices_json(name),
+        "levels": results.analyses[name].to_json() if name in results.analyses else None,
+        "beside_published": [
+            {
+                "row": f"{row.name} ({row.group})",
+                "reading": results.reading_of(row, name),
+                "gaps": [gap.to_json() for gap in results.gaps(name, row)],
+            }
+            for row in results.counterparts(name)
+        ],
+        "effort": None if name in results.baselines else results.effort(name).to_json(),
+    }

@@ -1,0 +1,336 @@
+"""Tables of semantic IDs side by side, judged before any recommender is trained: one page to read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minionerec.core.artefacts import read_json, read_manifest, to_plain, unchanged_input, write_json
+from minionerec.data.corpus import Corpus
+from minionerec.metrics.tables import MISSING
+from minionerec.pipeline.config.reports import SidReportConfig
+from minionerec.pipeline.stage import Stage
+from minionerec.pipeline.stages import StageResult
+from minionerec.reports import plots
+from minionerec.reports.cells import number, percent
+from minionerec.reports.page import Block, Details, Figure, Section, Table, Tiles, render_page
+from minionerec.reports.results import shorten
+from minionerec.sid.embed.encoder import INTERACTIONS
+from minionerec.sid.embed.vectors import make_vectors
+from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
+from minionerec.sid.report import HITS, Diagnostics, advice, diagnose, gather_evidence, prefix_numbers, read_sid_report
+from minionerec.sid.table import SidTable
+
+# Sections about tables of semantic IDs side by side.
+
+_TITLES_SHOWN = 8
+_FITTED = "Its vectors are made of the training interactions that bits and buyers are measured on, which favours it."
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One table of semantic IDs.
+
+    Attributes:
+        table: The table.
+        report: `report.json` of its artefact.
+        measures: Its measures.
+        fitted: Whether its vectors are made of the interactions that it is measured on.
+    """
+
+    table: SidTable
+    report: Mapping[str, Any]
+    measures: Diagnostics
+    fitted: bool = False
+
+    @property
+    def advice(self) -> str:
+        """What to try, or that nothing is wrong."""
+        found = advice(self.report, self.measures)
+        return f"{found} {_FITTED}" if self.fitted else found
+
+
+def overview(judged: Mapping[str, Judged]) -> Section:
+    """One row per table: codes, unique SIDs, and bits per item."""
+    tiles, rows = [], []
+    for name, entry in judged.items():
+        measures, counts = entry.measures, entry.measures.collisions
+        tiles.append((name, f"{measures.bits_per_item:.2f}", "bits per item"))
+        rows.append(
+            [
+                name,
+                entry.report["method"],
+                "/".join(str(use.used) for use in measures.levels),
+                f"{counts.unique:,}",
+                f"{counts.identified_items:,}",
+                number(measures.prefixes[0].variance_left),
+                percent(measures.prefixes[0].next_hits),
+                percent(measures.prefixes[-1].next_hits),
+                f"{measures.bits_per_item:.3f}",
+            ]
+        )
+    headers = [
+        "Table",
+        "Method",
+        "Codes used",
+        "Unique SIDs",
+        "Items with unique SID",
+        "Residual variance, code 1",
+        f"Next code 1 in {HITS}",
+        f"Next SID in {HITS}",
+        "Bits per item",
+    ]
+    first = next(iter(judged.values())).measures
+    items = first.collisions.items
+    text = (
+        f"{items:,} items. Bits per item is the code length of the next item of a training example, summed over codes, "
+        f"by transition counts from the last item of the history, without the example's user: lower is better. "
+        f"A uniform distribution takes log2 {items:,} = {np.log2(items):.2f} bits, popularity "
+        f"{first.popular_bits:.2f} ({next(iter(judged))})."
+    )
+    verdicts = [f"{name}: {entry.advice}" for name, entry in judged.items()]
+    return Section("Summary", [Tiles(tiles), text, Table(headers, rows, text_columns=2), *verdicts])
+
+
+def levels(judged: Mapping[str, Judged]) -> Section:
+    """The use of codes at each level."""
+    rows = []
+    for name, entry in judged.items():
+        for use in entry.measures.levels:
+            rows.append(
+                [
+                    name,
+                    use.level,
+                    MISSING if use.size is None else str(use.size),
+                    str(use.used),
+                    MISSING if use.dead is None else str(use.dead),
+                    f"{use.perplexity:.1f}",
+                    f"{use.entropy_bits:.2f}",
+                    f"{use.gini:.3f}",
+                    f"{use.largest:,}",
+                    percent(use.error),
+                ]
+            )
+    headers = ["Table", "Level", "Codes", "Used", "Dead", "Perplexity", "Entropy, bits", "Gini", "Largest", "Error"]
+    note = (
+        "Error is the share of the variance of the quantised vectors (of items, or an autoencoder's latent ones) that "
+        "the levels up to this one leave unexplained. Codes, dead codes and error need the codebooks; without "
+        "them, Gini is over the used codes."
+    )
+    blocks: list[Block] = [Table(headers, rows, text_columns=2), note]
+    if plots.available():
+        depth = max(len(entry.measures.levels) for entry in judged.values())
+        uses = [
+            {
+                name: entry.measures.levels[level].use
+                for name, entry in judged.items()
+                if level < len(entry.measures.levels)
+            }
+            for level in range(depth)
+        ]
+        blocks.append(Figure(plots.use_curves(uses), "Items per used code, codes sorted by use; logarithmic scale."))
+    return Section("Use of each level", blocks)
+
+
+def collisions(judged: Mapping[str, Judged]) -> Section:
+    """The number of items that share an SID, before and after collision handling."""
+    rows = []
+    for name, entry in judged.items():
+        made = entry.report["collisions"]
+        for when in ("before", "after"):
+            counts = made[when]
+            first = when == "before"
+            rows.append(
+                [
+                    name,
+                    when,
+                    f"{counts['unique']:,}",
+                    f"{counts['items'] - counts['sharing_items']:,}",
+                    percent(counts["sharing_rate"]),
+                    percent(counts["surplus_rate"]),
+                    f"{counts['largest_bucket']:,}",
+                    "" if first else made["method"],
+                    "" if first else f"{made['moved']:,}",
+                    "" if first else number(made["distance_paid"]),
+                ]
+            )
+    headers = [
+        "Table",
+        "When",
+        "Unique SIDs",
+        "Items with unique SID",
+        "Sharing rate",
+        "Surplus rate",
+        "Largest bucket",
+        "Method",
+        "SIDs changed",
+        "Added distance",
+    ]
+    note = (
+        'Two readings of "collision rate": the sharing rate is the share of items that share their SID with another, '
+        "the surplus rate (items - unique SIDs) / items. The added distance is the sum over moved items of the squared "
+        "distance to their codes, after minus before."
+    )
+    return Section("Collisions", [Table(headers, rows, text_columns=2), note])
+
+
+def prefixes(judged: Mapping[str, Judged]) -> Section:
+    """How similar the items of a prefix are, and how predictable the next prefix is, by length."""
+    rows = []
+    for name, entry in judged.items():
+        for measures in entry.measures.prefixes:
+            rows.append(
+                [
+                    name,
+                    str(measures.length),
+                    f"{measures.prefixes:,}",
+                    percent(measures.grouped_items),
+                    percent(measures.variance_left),
+                    number(measures.word_purity),
+                    number(measures.buyer_purity, 4),
+                    percent(measures.next_hits),
+                    percent(measures.popular_hits),
+                ]
+            )
+    headers = [
+        "Table",
+        "Length",
+        "Prefixes",
+        "Items sharing the prefix",
+        "Residual variance",
+        "Word purity",
+        "Buyer purity",
+        f"Next prefix in {HITS}",
+        "By popularity",
+    ]
+    chance = next(iter(judged.values())).measures
+    note = (
+        "Purity is the mean cosine of an item's words (TF-IDF of titles) or buyers (users in training examples) with "
+        f"those of the other items of its prefix; two random items have {chance.word_chance:.3f} and "
+        f"{chance.buyer_chance:.4f}. Residual variance is that of the item vectors within groups of equal prefix, with "
+        f"the same vectors for all tables. The next prefix counts as found if it is among the {HITS} likeliest after "
+        "the prefix of the history's last item, by counts over other users' examples; it is easier with few prefixes, "
+        "so compare it with the next column."
+    )
+    blocks: list[Block] = [Table(headers, rows), note]
+    if plots.available():
+        by_name = {name: entry.measures.prefixes for name, entry in judged.items()}
+        panels: dict[str, dict[str, list[float | None]]] = {
+            "word purity": {name: [each.word_purity for each in found] for name, found in by_name.items()},
+            "buyer purity": {name: [each.buyer_purity for each in found] for name, found in by_name.items()},
+            f"next prefix in {HITS}": {name: [each.next_hits for each in found] for name, found in by_name.items()},
+        }
+        blocks.append(Figure(plots.prefix_lines(panels), "Prefix measures by length."))
+    return Section("Prefixes", blocks)
+
+
+def buckets(judged: Mapping[str, Judged], titles: Sequence[str], wanted: int, seed: int) -> Section:
+    """Items that share a prefix, of each table the largest group and others at random."""
+    blocks: list[Block] = []
+    rng = np.random.default_rng(seed)
+    for name, entry in judged.items():
+        length = max(1, entry.table.codes.shape[1] - 1) if entry.table.codes.shape[1] <= 3 else 2
+        groups = prefix_numbers(entry.table.codes)[length - 1]
+        sizes = np.bincount(groups)
+        order = np.argsort(-sizes, kind="stable")
+        several = order[sizes[order] > 1]
+        selected = several[:1].tolist()  # the largest, and others at random
+        others = several[1:]
+        selected += np.sort(rng.choice(others, min(max(wanted - 1, 0), len(others)), replace=False)).tolist()
+        for group in selected[:wanted]:
+            members = np.flatnonzero(groups == group)
+            prefix = "".join(entry.table.token_tuples[members[0]][:length])
+            shown = [f"{entry.table.sids[item]}  {shorten(titles[item])}" for item in members[:_TITLES_SHOWN].tolist()]
+            left = [f"... and {len(members) - len(shown):,} more"] if len(members) > len(shown) else []
+            blocks.append(Details(f"{name}: {prefix}, {len(members):,} items", "\n".join([*shown, *left])))
+    note = "Of each table the largest group of items that share a prefix, and others drawn at random."
+    return Section("Example buckets", [note, *blocks])
+
+
+NAME = "sid_report"
+HTML_FILE, JSON_FILE = f"{NAME}.html", "diagnostics.json"
+
+
+def run_sid_report(config: SidReportConfig) -> StageResult:
+    """Write the page about one or more tables of semantic IDs of one corpus.
+
+    Writes an artefact of kind "sid_report": `sid_report.html`, which loads nothing, and `diagnostics.json` (unrounded).
+    Equal inputs give equal bytes.
+
+    Raises:
+        ArtefactError: If an input is missing, or the output is one of them.
+        DataError: If a table lacks an item, or nothing can be measured.
+        ConfigError: If the encoder is unknown.
+    """
+    stage = Stage(config)
+    up_to_date = stage.current() is not None
+    if not up_to_date:
+        with stage.work() as work:
+            corpus = Corpus.load(stage.config.corpus)
+            counts: dict[str, Any] = {}
+            judged = judge(stage.config.tables, corpus, make_vectors(corpus, stage.config.vector_source, counts))
+            titles = corpus.items["title"].fillna("").astype(str).tolist()
+            parts = [
+                overview(judged),
+                levels(judged),
+                collisions(judged),
+                prefixes(judged),
+                buckets(judged, titles, config.buckets, config.seed),
+            ]
+            names = ", ".join(judged)
+            lead = f"{names}: semantic IDs of {corpus.n_items:,} items ({config.corpus}), before any training."
+            measures = {
+                name: to_plain(asdict(entry.measures)) | {"advice": entry.advice} for name, entry in judged.items()
+            }
+            with work.finish(seed=config.seed, counts=counts) as folder:
+                (folder / HTML_FILE).write_text(render_page(config.title, lead, parts), encoding="utf-8")
+                write_json(folder / JSON_FILE, measures)
+    output = stage.output
+    measures = read_json(output / JSON_FILE)
+    bits = [f"{name}: {found['bits_per_item']:.3f} bits per item" for name, found in measures.items()]
+    verdicts = [f"{name}: {found['advice']}" for name, found in measures.items()]
+    lines = [*bits, *verdicts, f"Report: {output / HTML_FILE}"]
+    return StageResult(output, lines, metrics=measures, up_to_date=up_to_date)
+
+
+def judge(tables: Mapping[str, str], corpus: Corpus, vectors: np.ndarray) -> dict[str, Judged]:
+    """Measure all tables on the same evidence: item vectors, titles and training examples.
+
+    Args:
+        tables: Display name to the directory of semantic IDs.
+        corpus: The items and training examples.
+        vectors: float32 (N, D), the vectors of the items.
+
+    Returns:
+        Display name to the table with its measures.
+    """
+    item_ids = corpus.items["item_id"].astype(str).tolist()
+    rows = corpus.rows("train")
+    evidence = gather_evidence(
+        vectors,
+        corpus.items["title"].fillna("").astype(str).tolist(),
+        rows.users.tolist(),
+        rows.histories.tolist(),
+        rows.targets,
+    )
+    judged = {}
+    for name, path in tables.items():
+        folder = Path(path)
+        table, report = SidTable.load_index(folder, item_ids), read_sid_report(folder)
+        codebooks = Quantiser.load(folder).codebooks if (folder / CODEBOOKS_FILE).is_file() else None
+        measures = diagnose(table.codes, evidence, codebooks)
+        errors = [level["error"] for level in report["levels"]]
+        with_errors = [replace(use, error=error) for use, error in zip(measures.levels, errors, strict=True)]
+        judged[name] = Judged(table, report, replace(measures, levels=with_errors), _reads_interactions(folder))
+    return judged
+
+
+def _reads_interactions(folder: Path) -> bool:
+    """Whether SIDs, or the vectors that they are made of, are made of interactions."""
+    settings = read_manifest(folder).get("settings") or {}
+    if settings.get("with_interactions") or settings.get("encoder") == INTERACTIONS:
+        return True
+    vectors = unchanged_input(folder, "vectors")
+    return vectors is not None and _reads_interactions(vectors)

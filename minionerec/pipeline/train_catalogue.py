@@ -1,0 +1,273 @@
+"""The stage that trains a catalogue model: maximum likelihood at every item, then, if wanted, a reward."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.utils.data import StackDataset
+from transformers import TrainingArguments
+
+from minionerec.core.artefacts import fingerprint, read_json, read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
+from minionerec.data.session import warn_without_times
+from minionerec.models.backbone.bundle import Bundle, load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.catalogue.model import check_lengths
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.pipeline.config.training import CatalogueTrainConfig
+from minionerec.pipeline.stages import StageResult
+from minionerec.pipeline.training_run import (
+    TrainingRun,
+    keep_start_if_better,
+    training_stage,
+)
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.build import new_bundle
+from minionerec.training.catalogue.experts import fit_experts, set_weights
+from minionerec.training.catalogue.objectives import CatalogueTrainer, Sampler, keep_from_torch
+from minionerec.training.catalogue.popularity import fit_popularity, set_popularity
+from minionerec.training.catalogue.windows import (
+    SidWindows,
+    collate,
+    held_out_windows,
+    older_sids,
+    read_windows,
+    seen_sids,
+    some_rows,
+    target_counts,
+    window_items,
+    write_windows,
+)
+from minionerec.training.memory import collate_shares
+
+logger = get_logger(__name__)
+_BETA2 = 0.98  # second beta of AdamW
+
+
+def _check_corpus(checkpoint: str, corpus: str, splits: Sequence[str]) -> None:
+    """Check that a checkpoint to continue from counted its pairs in these splits of this corpus.
+
+    Raises:
+        ArtefactError: If it was another corpus, or in other splits.
+    """
+    manifest = read_manifest(checkpoint, "checkpoint")
+    trained = manifest["counts"].get("splits", ["train"])
+    if trained != splits:
+        raise ArtefactError(
+            f"{checkpoint}: was trained on {' '.join(trained)}, and this run is on {' '.join(splits)}; its transition "
+            f"counts differ. Give --splits {' '.join(trained)}, or a checkpoint of these splits."
+        )
+    counted = manifest["inputs"].get("corpus", {})
+    if counted.get("sha256") != fingerprint(corpus):
+        raise ArtefactError(
+            f"{checkpoint}: was trained on another corpus than {corpus}; its transition counts differ. "
+            "Give its own corpus."
+        )
+
+
+def _load_start(checkpoint: str, table: SidTable, objective: str) -> Bundle:
+    """The checkpoint that training continues from.
+
+    The likelihood is learned without the popularity that was weighed after it, as in a first training; rewards are for
+    what the model recommends, and that counts it. Experts follow every training, and are refitted.
+
+    Raises:
+        ConfigError: If it holds another kind of model.
+    """
+    bundle = load_bundle(checkpoint, table=table)
+    if not isinstance(bundle.model, CatalogueModel):
+        raise ConfigError(
+            f"{checkpoint}: holds a {type(bundle.model).__name__}, not a catalogue model. Train it with minionerec "
+            "grpo."
+        )
+    if objective == "likelihood" and bundle.model.popularity is not None:
+        bundle.model.popularity.weights.zero_()
+    if bundle.model.experts is not None:
+        bundle.model.experts.turn_off()
+    return bundle
+
+
+def _uses_session_context(session_context: bool, start: str | None) -> bool:
+    """Whether the model is conditioned on the session context, by the setting or the checkpoint to start from.
+
+    Raises:
+        ConfigError: If the settings need what that checkpoint does not have.
+    """
+    if start is None:
+        return session_context
+    knows = bool(read_json(Path(start) / "config.json").get("session_tokens"))
+    if session_context and not knows:
+        raise ConfigError(
+            f"{start}: was trained without session context. Leave session_context out, or train it with it."
+        )
+    return knows
+
+
+def _weigh(
+    model: CatalogueModel, windows: SidWindows, heldout: SidWindows, chosen: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Fit popularity and experts, for the manifest, or take weights that were fitted before.
+
+    Args:
+        model: The trained model, changed in place.
+        windows: Training windows.
+        heldout: Validation examples.
+        chosen: The counts of a manifest that has such weights; where it has none, these parts are left out. None to
+            fit them.
+    """
+    found: dict[str, Any] = {}
+    if model.popularity is not None:
+        if chosen is None:
+            weights = fit_popularity(model, windows, heldout)
+        else:
+            weights = chosen.get("popularity", {})
+            set_popularity(model, windows, weights)
+        found["popularity"] = weights
+    if model.experts is not None:
+        experts = fit_experts(model, heldout) if chosen is None else chosen.get("experts")
+        set_weights(model, experts)
+        found |= {} if experts is None else {"experts": experts}
+    return found
+
+
+def bytes_of_scores(trainer: CatalogueTrainer, negatives: int, siblings: int) -> int:
+    """Bytes that scores and their gradients take at each position of a window.
+
+    Args:
+        trainer: The trainer of the model.
+        negatives: SIDs that a step of the sampled loss draws.
+        siblings: Those that it draws for each target.
+    """
+    config = cast(CatalogueModel, trainer.model).config
+    scored = int(config.num_sids)
+    if trainer.sampler is not None:
+        positions = trainer.args.per_device_train_batch_size * config.max_history
+        scored = min(scored, positions * (1 + siblings) + negatives)
+    return 4 * scored * (2 * int(config.towers) + 2)
+
+
+@training_stage
+def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult:
+    """Train a catalogue model."""
+    if config.loss == "sampled" and uses_deepspeed():
+        raise ConfigError(
+            "the sampled loss has an optimiser of its own, but this launch uses DeepSpeed, which has another. "
+            "Launch without DeepSpeed (accelerate launch --multi_gpu, or torchrun), or set loss to exact."
+        )
+    start = config.checkpoint or None
+    if start is not None:
+        _check_corpus(start, config.corpus, run.splits)
+    conditioned = _uses_session_context(config.session_context, start)
+    corpus = run.load_corpus()
+    if conditioned and not corpus.has_times:
+        warn_without_times(config.corpus)
+    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
+    if config.objective == "grpo" and config.generations > table.n_unique:
+        raise ConfigError(
+            f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
+        )
+    started = None if start is None else _load_start(start, table, config.objective)
+    if started is None:
+        check_lengths(table.codes)  # before anything is written that an interrupted run would leave
+    folder = run.rows
+    if is_main_process():
+        write_windows(corpus, table, config.recency, folder, conditioned)
+    wait_for_everyone()
+    windows = read_windows(folder)
+    wait_for_everyone()  # one that is refused from here on removes the folder
+    rows = corpus.valid
+    rows = rows.take(some_rows(len(rows), config.loss_examples, config.seed))
+    heldout = held_out_windows(rows, table, corpus.max_history, conditioned)
+    bundle = started or new_bundle(
+        corpus,
+        table,
+        windows,
+        seed=config.seed,
+        vectors=config.vectors,
+        vector_width=config.vector_width,
+        session_context=config.session_context,
+        transitions=config.transitions,
+        reach=config.reach,
+        experts=config.experts,
+        recency=config.recency,
+        max_prompt_length=config.max_prompt_length,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=config.inner_size,
+        towers=config.towers,
+        learned_vectors=config.learned_vectors,
+        code_vectors=config.code_vectors,
+        pointer=config.pointer,
+    )
+    counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
+    logger.info(
+        "Training %s parameters in %d tower(s) on %s windows with %s targets; %s transition counts.",
+        f"{bundle.model.num_parameters():,}",
+        bundle.model.config.towers,
+        f"{counts['windows']:,}",
+        f"{counts['targets']:,}",
+        f"{bundle.model.config.num_transitions:,}",
+    )
+    model = cast(CatalogueModel, bundle.model)
+    plan = run.plan_steps(counts["windows"], "windows")
+    args = TrainingArguments(
+        **run.arguments(plan, "ndcg"),
+        per_device_train_batch_size=plan.per_device,
+        per_device_eval_batch_size=4 * plan.per_device,
+        logging_steps=plan.eval_steps,
+        adam_beta2=_BETA2,
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+        eval_on_start=config.objective != "likelihood" and run.checkpoint is None and run.validates,
+    )
+    trainer = CatalogueTrainer(
+        model=model,
+        args=args,
+        data_collator=collate,
+        train_dataset=StackDataset(**cast(Any, windows)),
+        eval_dataset=StackDataset(**cast(Any, heldout)) if run.validates else None,
+        processing_class=bundle.tokenizer,
+        callbacks=run.early_stopping(),
+    )
+    model.set_dropout(config.dropout)
+    trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
+    if config.loss == "sampled":
+        targets = target_counts(windows, bundle.table.n_unique)
+        trainer.sampler = Sampler(bundle.table.distinct_codes, targets, config.negatives, config.siblings)
+        keep_from_torch(model)
+    if not config.unseen_negatives:
+        trainer.candidates = torch.from_numpy(seen_sids(windows, bundle.table.n_unique))
+    if config.beta:
+        trainer.beta = config.beta
+        reference: Any = copy.deepcopy(model)
+        trainer.reference = reference.eval().requires_grad_(False).to(args.device)
+    if not config.device_batch_size:
+        trainer.data_collator = partial(collate_shares, collate=collate, tokens=window_items)
+        trainer.compute_in_parts(None, bytes_of_scores(trainer, config.negatives, config.siblings))
+    if run.validates:
+        builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
+        trainer.validation = run.validation_set(bundle, builder, Trie.build(table.codes, bundle.code_ids))
+    run.train(trainer)
+    if start is not None and config.objective != "likelihood" and run.validates:
+        keep_start_if_better(run, trainer, start, "a higher beta", "another objective")
+    trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
+    chosen: Mapping[str, Any] | None = None if run.validates else {}
+    if config.fitted_weights:
+        chosen = read_manifest(run.work.stage.inputs["fitted_weights"])["counts"]
+        run.work.inputs_read()
+    elif not run.validates and (trained.experts is not None or trained.popularity is not None):
+        logger.warning(
+            "Experts and popularity are left out: the examples that their weights would be fitted on were trained on. "
+            "Give --fitted_weights, a checkpoint of the same settings that was trained without them."
+        )
+    counts |= _weigh(trained, windows, {**heldout, "older": older_sids(rows, table, corpus.max_history)}, chosen)
+    result = run.finish(trainer, bundle, counts)
+    run.drop_rows()
+    return result
