@@ -147,7 +147,7 @@ _BUILT_IN = (
         "train-catalogue",
         "Train a small generative model over the whole catalogue: text, IDs, codes and counts in one.",
         "minionerec.pipeline.config.training:CatalogueTrainConfig",
-        "minionerec.training.catalogue:run_catalogue",
+        "minionerec.pipeline.train_catalogue:run_catalogue",
         launched=True,
         seeds="each",
         title="catalogue model",

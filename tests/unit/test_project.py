@@ -41,10 +41,15 @@ LAYERS = [
 ORDER = [package for layer in LAYERS for package in layer]
 # Folders of optional parts. A part may import every layer and no other part; nothing else imports a part.
 PARTS = ["contrib", "serve"]
+STAGES_WITH_TORCH = [
+    f"pipeline/{name}.py"
+    for name in ("evaluate", "export", "grpo", "sft", "train_catalogue", "train_sequential", "training_run")
+]
+OF_LIBRARIES = {"CatalogueConfig", "GRPOConfig"}  # a configuration of transformers, arguments of TRL
 CONFINED = {
     "jinja2": ["reports/page.py"],
-    "trl": ["training", "pipeline", "contrib/generative_baselines"],
-    "accelerate": ["training", "pipeline", "core/processes.py", "core/device.py"],
+    "trl": ["training", "pipeline/sft.py", "pipeline/grpo.py", "contrib/generative_baselines"],
+    "accelerate": ["training", "core/processes.py", "core/device.py"],
     "deepspeed": [],
     "faiss": ["sid"],
     "duckdb": ["data/engines/duck.py"],
@@ -55,7 +60,8 @@ CONFINED = {
     "uvicorn": ["serve"],
     "prometheus_client": ["serve"],
     "torch": [
-        "core/processes.py", "core/device.py", "sid", "models", "training", "recommend", "pipeline", "contrib/generative_baselines", "contrib/preference",
+        "core/processes.py", "core/device.py", "sid", "models", "training", "recommend", *STAGES_WITH_TORCH,
+        "pipeline/cli/launch.py", "pipeline/cli/doctor.py", "contrib/generative_baselines", "contrib/preference",
         "contrib/sequential_zoo", "serve",
     ],
 }  # fmt: skip
@@ -181,6 +187,18 @@ def violations(folder, source):
 def test_imports_go_down_and_libraries_stay_home():
     found = [violations(path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")) for path in SOURCES]
     assert [line for lines in found for line in lines] == []
+
+
+def test_the_library_takes_no_settings():
+    taken = []
+    for path in SOURCES:
+        if path.relative_to(PACKAGE).parts[0] in {"pipeline", *PARTS}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
+                named = set(re.findall(r"\w*(?:Config|Settings)\b", ast.unparse(node.annotation)))
+                taken += [f"{path.relative_to(ROOT)}:{node.lineno}: {name}" for name in named - OF_LIBRARIES]
+    assert taken == []
 
 
 def test_every_package_has_its_layer():

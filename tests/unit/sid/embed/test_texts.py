@@ -5,7 +5,7 @@ import pytest
 from support.small_corpus import make_corpus
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.pipeline.config import encoder as config
+from minionerec.sid.embed import encoder
 from minionerec.sid.embed.encoder import encoder_inputs
 from minionerec.sid.embed.texts import item_texts, tfidf_svd, word_pattern, wordllama_vectors
 
@@ -132,11 +132,11 @@ def test_wordllama_gives_its_own_vectors_without_the_network(monkeypatch):
 
 
 def test_wordllama_that_is_missing_or_lacks_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(config, "find_spec", lambda name: None)
+    monkeypatch.setattr(encoder, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"its package is not installed\. .*pip install 'minionerec\[wordllama\]'"):
         wordllama_vectors(["a"])
     spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
-    monkeypatch.setattr(config, "find_spec", lambda name: spec)
+    monkeypatch.setattr(encoder, "find_spec", lambda name: spec)
     with pytest.raises(
         ConfigError, match=r"weights/l2_supercat_256\.safetensors: no such file\. .*nothing is downloaded"
     ):
