@@ -17,7 +17,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import LATER, row_contexts
+from minionerec.data.names import LATER
+from minionerec.data.session import row_contexts
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.metrics.tables import markdown_table
 from minionerec.sid.collisions import resolve_collisions

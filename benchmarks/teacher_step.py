@@ -35,8 +35,9 @@ from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
+from minionerec.pipeline.training_run import load_teacher
 from minionerec.sid.table import SidTable
-from minionerec.training.distillation import Teacher, load_teacher, soften
+from minionerec.training.distillation import Teacher, soften
 from minionerec.training.packing import TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from minionerec.core.commands import run_command
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import LATER, SAME
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import LATER, SAME, corpus_contexts
+from minionerec.data.session import corpus_contexts
 from minionerec.metrics.ranking import item_ranks, ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.metrics.tables import markdown_table

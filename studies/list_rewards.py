@@ -34,7 +34,8 @@ from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.statistics import bootstrap_interval, paired_differences
 from minionerec.metrics.tables import markdown_table
-from minionerec.training.rewards import is_rare, item_values
+from minionerec.pipeline.grpo import item_values
+from minionerec.training.rewards import is_rare
 
 CUTOFF = 10
 VALUE_WEIGHTS = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5)

@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -90,3 +91,17 @@ def _counted(items: Iterable[T], size: Callable[[T], int], bar: Any) -> Iterator
         for item in items:
             yield item
             bar.update(size(item))
+
+
+class Clock:
+    """Receiver of the progress of a long computation; it records nothing, a running stage (`Work`) does."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Count the time inside for a phase."""
+        return nullcontext()
+
+    def reached(self, step: int) -> None:
+        """Note how many steps are saved: at the beginning, and whenever there are more."""
+
+
+NO_CLOCK = Clock()

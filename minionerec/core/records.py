@@ -8,7 +8,6 @@ import contextlib
 import json
 import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,20 +146,6 @@ def duration(seconds: float) -> str:
 
 KEPT_FILE = "record.json"
 """The record of an unfinished run, in its folder."""
-
-
-class Clock:
-    """Receiver of the progress of a long computation; it records nothing, a running stage (`Work`) does."""
-
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """Count the time inside for a phase."""
-        return nullcontext()
-
-    def reached(self, step: int) -> None:
-        """Note how many steps are saved: at the beginning, and whenever there are more."""
-
-
-NO_CLOCK = Clock()
 
 
 def utc_now() -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from minionerec.core.log import get_logger
-from minionerec.data.names import SPLITS
+from minionerec.data.names import LATER, SAME, SPLITS, UNKNOWN
 from minionerec.data.times import NO_TIME, RowTimes, timed_examples
 from minionerec.data.units import unit_numbers
 
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from minionerec.data.corpus import Corpus
 
 logger = get_logger(__name__)
-
-UNKNOWN, SAME, LATER = 0, 1, 2
-SESSION_CONTEXTS = ("unknown", "same", "later")
-"""The values of a session context; models read their indices."""
 
 
 def row_contexts(times: RowTimes | None, count: int) -> np.ndarray:

@@ -10,8 +10,7 @@ import numpy as np
 
 from minionerec.core.artefacts import read_manifest, write_json
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.log import get_logger
-from minionerec.core.records import Clock
+from minionerec.core.log import Clock, get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.pipeline.config.sids import SidConfig
 from minionerec.pipeline.embed_items import load_encoded

@@ -15,7 +15,7 @@ from minionerec.core.artefacts import MANIFEST, trained_splits
 from minionerec.core.errors import ArtefactError, one_line
 from minionerec.core.log import progress
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import SESSION_CONTEXTS
+from minionerec.data.names import SESSION_CONTEXTS
 from minionerec.models.backbone.bundle import Bundle, clean_generation_config, load_language_model
 from minionerec.models.backbone.pretrained import CONFIG_FILE
 from minionerec.models.decoding.decoder import decode_prompts, decoding_device

@@ -11,8 +11,8 @@ import torch
 from trl import GRPOConfig
 
 from minionerec.core.artefacts import input_record, read_manifest
-from minionerec.core.cells import texts_of
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.cells import number_of, texts_of
+from minionerec.core.errors import ArtefactError, ConfigError, DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
@@ -34,15 +34,16 @@ from minionerec.pipeline.stages import StageResult
 from minionerec.pipeline.training_run import (
     TrainingRun,
     keep_start_if_better,
+    load_teacher,
     log_truncated,
     training_stage,
     warn_of_rounding,
 )
 from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
-from minionerec.training.distillation import SoftTargets, load_teacher
-from minionerec.training.examples import NO_LABEL, sample_blocks
-from minionerec.training.grpo.rollouts import Row, beams, grpo_examples, roller, samples
+from minionerec.training.distillation import SoftTargets
+from minionerec.training.grpo.prompts import grpo_examples
+from minionerec.training.grpo.rollouts import Row, beams, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
 from minionerec.training.packing import teacher_questions
 from minionerec.training.rewards import (
@@ -50,10 +51,10 @@ from minionerec.training.rewards import (
     Scorer,
     WeightedRewards,
     check_histories,
-    item_values,
     make_reward,
     reward_weights,
 )
+from minionerec.training.sampling import NO_LABEL, sample_blocks
 from minionerec.training.trainer import ValidationSet
 
 # A trained sequential model as the scorer of a reward.
@@ -349,3 +350,26 @@ def list_reward(
         return found
 
     return measure
+
+
+def item_values(column: pd.Series) -> np.ndarray:
+    """Read what each item is worth from a column of the items: float64 (N,).
+
+    Args:
+        column: N cells, by item id.
+
+    Raises:
+        DataError: If a cell is no number from 0, or all are 0.
+    """
+    numbers = np.array([number_of(cell) for cell in column], dtype=np.float64)
+    bad = np.logical_not(np.isfinite(numbers) & (numbers >= 0))
+    where = f"column {column.name!r} of the corpus's items"
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(
+            f"{where} has {shown(column.iloc[row])} for item {column.index[row]} ({int(bad.sum())} such items); the "
+            "reward value needs a number from 0 for each item."
+        )
+    if not numbers.any():
+        raise DataError(f"{where} is 0 for every item, so the reward value is always 0. Name another column.")
+    return numbers

@@ -29,17 +29,22 @@ from minionerec.models.prompts.examples import (
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, load_wording, task_of
 from minionerec.pipeline.config.training import SftConfig
 from minionerec.pipeline.stages import StageResult
-from minionerec.pipeline.training_run import TrainingRun, log_truncated, training_stage
+from minionerec.pipeline.training_run import TrainingRun, load_teacher, log_truncated, training_stage
 from minionerec.sid.table import SidTable
-from minionerec.training.distillation import load_teacher
-from minionerec.training.examples import TrainingSet, sample_blocks, training_set
+from minionerec.training.examples import TrainingSet, training_set
 from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length
 from minionerec.training.rows import SftExamples, tokenise_examples
-from minionerec.training.sft import SidSftTrainer, add_dropout, pretrained_backbone, scratch_backbone
-from minionerec.training.trainer import (
+from minionerec.training.sampling import sample_blocks
+from minionerec.training.sft import (
+    SidSftTrainer,
+    add_dropout,
     lora_config,
-    plain_model,
+    pretrained_backbone,
+    scratch_backbone,
     show_bias,
+)
+from minionerec.training.trainer import (
+    plain_model,
 )
 
 logger = get_logger(__name__)

@@ -9,18 +9,26 @@ def run_x(config: XConfig, run: TrainingRun) -> StageResult:
     return run.finish(trainer, bundle, counts)                  # finish: all or nothing
 """
 
+import json
 import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainingArguments,
+)
 from transformers.trainer_callback import TrainerState
 
 from minionerec.core.artefacts import read_json, require_unseen, write_json
@@ -42,6 +50,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
 from minionerec.models.backbone.card import CARD_FILE, model_card
+from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.branches import BrokenScores, OpensBranches
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder
@@ -49,17 +58,17 @@ from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.pipeline.config.training import LanguageRunConfig, RunConfig
 from minionerec.pipeline.stage import LAUNCH_FILE, Stage, Work, saved_launch
 from minionerec.pipeline.stages import StageResult
+from minionerec.sid.table import SidTable
+from minionerec.training.distillation import Teacher, soft_targets
+from minionerec.training.rows import validation_set
 from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
     ValidationSet,
     best_checkpoint,
     diverged,
-    early_stopping,
-    merged_model,
+    plain_model,
     replace_printer,
-    training_log,
-    validation_set,
 )
 
 logger = get_logger(__name__)
@@ -194,6 +203,8 @@ def set_log_folder(callbacks: Iterable[Any], output: str) -> None:
 
 
 LOG_FILE = "training_log.json"
+# `train_loss` is the mean since the process began, so it differs where a run was interrupted.
+_VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu", "train_loss")
 EXTENDED = "extended"
 """In a manifest's counts: epochs that the run was first made for, and the steps that it made so."""
 
@@ -456,7 +467,7 @@ class TrainingRun(TrainerCallback):
 
     def early_stopping(self) -> list[TrainerCallback]:
         """The callback that ends the run after `patience` validations without a better one, where there is one."""
-        return early_stopping(self.config.patience) if self.validates else []
+        return [EarlyStoppingCallback(self.config.patience)] if self.config.patience and self.validates else []
 
     def validation_set(
         self, bundle: Bundle, builder: ExampleBuilder, trie: Trie, numbers: np.ndarray | None = None
@@ -591,7 +602,7 @@ class TrainingRun(TrainerCallback):
             counts |= {"best_step": state.best_global_step, "best": best}
         if not is_main_process():
             return _result(self.work.stage.output, counts)
-        trained = replace(bundle, model=merged_model(trainer.accelerator.unwrap_model(trainer.model)))
+        trained = replace(bundle, model=_merged_model(trainer.accelerator.unwrap_model(trainer.model)))
         with self.work.finish(
             seed=self.config.seed,
             counts={**counts, **bundle_counts(trained)},
@@ -653,3 +664,37 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):  # another process finds it by its name
         setattr(run, name, getattr(train, name))
     return run
+
+
+def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
+    """The catalogue model of a checkpoint as a teacher: `soft_targets` of a batch.
+
+    Args:
+        path: The checkpoint.
+        table: SIDs of the student.
+        trie: The same SIDs in the student's tokens.
+
+    Raises:
+        ArtefactError: If it was trained on other SIDs.
+        ConfigError: If it holds another kind of model.
+    """
+    model = load_bundle(path, table=table).model
+    if not isinstance(model, CatalogueModel):
+        raise ConfigError(
+            f"{path}: holds a {type(model).__name__}, but a teacher is a catalogue model (minionerec train-catalogue)."
+        )
+    model.requires_grad_(False)
+    return partial(soft_targets, model, trie)
+
+
+def training_log(history: Sequence[Mapping[str, Any]]) -> str:
+    """The trainer's log as JSON text, without what differs between two runs of the same thing."""
+    rows = [{key: value for key, value in row.items() if not any(word in key for word in _VARYING)} for row in history]
+    rows = [row for row in rows if row.keys() > {"step", "epoch"}]
+    return json.dumps(rows, indent=1, sort_keys=True) + "\n"
+
+
+def _merged_model(model: Any) -> PreTrainedModel:
+    """The language model with its low-rank updates added to its weights, where it has some: an ordinary model again."""
+    merged: PreTrainedModel = model if plain_model(model) is model else model.merge_and_unload()
+    return merged

@@ -7,18 +7,15 @@ softmax over the catalogue gives the probability of every prefix of the trie.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
-from minionerec.core.errors import ConfigError
-from minionerec.models.backbone.bundle import load_bundle
-from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.trie import Trie
-from minionerec.sid.table import SidTable
 from minionerec.training.packing import LogitsOf
+
+if TYPE_CHECKING:
+    from minionerec.models.backbone.catalogue import CatalogueModel
 
 _MASSES_AT_ONCE = 2**26  # log-probabilities of nodes that are held at a time
 _IMPOSSIBLE = -1000.0
@@ -48,7 +45,7 @@ Teacher = Callable[[Mapping[str, torch.Tensor]], SoftTargets]
 
 
 @torch.no_grad()
-def soft_targets(model: CatalogueModel, trie: Trie, batch: Mapping[str, torch.Tensor]) -> SoftTargets:
+def soft_targets(model: "CatalogueModel", trie: Trie, batch: Mapping[str, torch.Tensor]) -> SoftTargets:
     """A teacher's distribution at each code of a batch's SIDs, as when recommending.
 
     Args:
@@ -98,24 +95,3 @@ def soften(
     # Both cross-entropies have the same normaliser, so that they differ by logits alone.
     more = (logits_of(soft.positions, tokens) * shares).sum(1)
     return losses.index_add(0, soft.positions, share * more)
-
-
-def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
-    """The catalogue model of a checkpoint as a teacher: `soft_targets` of a batch.
-
-    Args:
-        path: The checkpoint.
-        table: SIDs of the student.
-        trie: The same SIDs in the student's tokens.
-
-    Raises:
-        ArtefactError: If it was trained on other SIDs.
-        ConfigError: If it holds another kind of model.
-    """
-    model = load_bundle(path, table=table).model
-    if not isinstance(model, CatalogueModel):
-        raise ConfigError(
-            f"{path}: holds a {type(model).__name__}, but a teacher is a catalogue model (minionerec train-catalogue)."
-        )
-    model.requires_grad_(False)
-    return partial(soft_targets, model, trie)

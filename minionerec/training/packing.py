@@ -22,10 +22,10 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_callback import TrainerState
 
 from minionerec.core.errors import DataError
-from minionerec.data.session import UNKNOWN
+from minionerec.data.names import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
-from minionerec.training.examples import NO_LABEL, EpochSampler
 from minionerec.training.memory import Share
+from minionerec.training.sampling import NO_LABEL, EpochSampler
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
 #

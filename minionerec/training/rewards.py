@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minionerec.core.cells import number_of
-from minionerec.core.errors import ConfigError, DataError, shown
-from minionerec.core.paths import function_at, function_file
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.functions import function_at, function_file
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from minionerec.sid.table import SidTable
 
 # Inputs of rewards.
@@ -191,29 +188,6 @@ def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
 
 # Rewards of lists that a shop values: what a hit is worth, which items are shown, how different they are. Added up over
 # the first ten of a list they are its value, its rare items, its distinct brands.
-
-
-def item_values(column: "pd.Series") -> np.ndarray:
-    """Read what each item is worth from a column of the items: float64 (N,).
-
-    Args:
-        column: N cells, by item id.
-
-    Raises:
-        DataError: If a cell is no number from 0, or all are 0.
-    """
-    numbers = np.array([number_of(cell) for cell in column], dtype=np.float64)
-    bad = np.logical_not(np.isfinite(numbers) & (numbers >= 0))
-    where = f"column {column.name!r} of the corpus's items"
-    if bad.any():
-        row = int(bad.argmax())
-        raise DataError(
-            f"{where} has {shown(column.iloc[row])} for item {column.index[row]} ({int(bad.sum())} such items); the "
-            "reward value needs a number from 0 for each item."
-        )
-    if not numbers.any():
-        raise DataError(f"{where} is 0 for every item, so the reward value is always 0. Name another column.")
-    return numbers
 
 
 def make_value(table: "SidTable", values: np.ndarray) -> Reward:

@@ -13,6 +13,8 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import ranges
 from minionerec.data.session import row_contexts
 from minionerec.data.windows import FlatWindows, flat_windows, recency_weights, varied_windows
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import (
     LONGEST_COMPLETION,
     ExampleBuilder,
@@ -22,7 +24,6 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.examples import (
-    NO_LABEL,
     Chance,
     Columns,
     ExampleMaker,
@@ -31,6 +32,8 @@ from minionerec.training.examples import (
     TaskExamples,
     ragged,
 )
+from minionerec.training.sampling import NO_LABEL
+from minionerec.training.trainer import ValidationSet
 
 COLUMNS = {
     "input_ids": "int32",
@@ -50,7 +53,7 @@ histories: A teacher's history of each: SID numbers from 1, the oldest first; em
 slots: For each SID among the example's labels, in their order, the index in the history of the item before it; -1 where
     there is none, and no teacher is queried; empty where no label is an SID of one.
 contexts: For each of those SIDs the session context that a teacher is given, an index into
-    `minionerec.data.session.SESSION_CONTEXTS`; empty where none is.
+    `minionerec.data.names.SESSION_CONTEXTS`; empty where none is.
 prompts: Token ids of each example's prompt by every template, which epochs take in turn from the first on; empty where
     there is one way. `input_ids` have the wording's first.
 """
@@ -341,3 +344,37 @@ class SftExamples(ExampleMaker):
         taken, texts = windows.take(chance(len(windows))), self.texts[part.task]
         taken = taken.take(np.arange(chance.fitting(window_tokens(texts, taken))))
         return window_columns(texts, taken, self.recency, self.teacher, part.task == NEXT_SID)
+
+
+def validation_set(
+    bundle: Bundle,
+    builder: ExampleBuilder,
+    trie: Trie,
+    *,
+    count: int,
+    beams: int,
+    seed: int,
+    numbers: np.ndarray | None = None,
+) -> ValidationSet | None:
+    """A fixed random sample of validation examples for ranking; None of no examples.
+
+    Args:
+        bundle: Tokenizer, SIDs and prompt length.
+        builder: Makes the prompts.
+        trie: SIDs, or titles, of the catalogue.
+        count: Examples; -1 for all, 0 for none.
+        beams: Beams of the search.
+        seed: Seed of the sample.
+        numbers: int64 (N,), number of each item in the trie; those of its SIDs if None.
+    """
+    if count == 0:
+        return None
+    examples = builder.build(bundle.task, "valid")
+    chosen = np.arange(len(examples))
+    if 0 < count < len(examples):
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:count])
+        examples = [examples[position] for position in chosen]
+    prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length)[0]
+    numbers = bundle.table.sid_numbers if numbers is None else numbers
+    targets = numbers[[example.target for example in examples]]
+    return ValidationSet(prompts, targets, trie, beams, numbers=chosen)

@@ -16,6 +16,7 @@ from minionerec.models.backbone.build import (
     scratch_model,
     train_tokenizer,
 )
+from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, initialise_code_rows
 from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.wording import Wording
@@ -75,6 +76,58 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
 
 
 logger = get_logger(__name__)
+
+
+# LoRA: low-rank updates of a pretrained model's linear maps, and the rows of its new SID tokens in full.
+
+
+def lora_config(bundle: Bundle, rank: int) -> Any:
+    """Configuration of peft: every linear map but the head by updates of a rank, and the SID tokens' rows.
+
+    The updates are scaled by 2 (`lora_alpha` is twice the rank; Hu et al., "LoRA", 2021, section 4.1).
+
+    Args:
+        bundle: The model, and the SID tokens it is to learn.
+        rank: Rank of the updates.
+
+    Raises:
+        ConfigError: If peft is not installed.
+    """
+    try:
+        from peft import LoraConfig
+    except ImportError:
+        raise ConfigError(
+            f"lora_rank is {rank}, which needs peft: install minionerec[peft], or set lora_rank to 0."
+        ) from None
+    model: Any = bundle.model
+    matrices = [model.get_input_embeddings()]
+    if model.get_output_embeddings().weight is not matrices[0].weight:
+        matrices.append(model.get_output_embeddings())
+    names = [name.rsplit(".", 1)[-1] for name, module in model.named_modules() if any(module is m for m in matrices)]
+    rows = sorted(int(i) for i in bundle.code_ids[bundle.code_ids >= 0])
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules="all-linear",
+        trainable_token_indices=dict.fromkeys(names, rows),
+    )
+
+
+def show_bias(model: PreTrainedModel) -> None:
+    """Give peft's wrapper of a head whose rows are trained the head's bias, which it leaves out.
+
+    TRL's fused head reads the attribute, and plain forward passes get the bias by a hook.
+    """
+    head: Any = model.get_output_embeddings()
+    if hasattr(head, "bias"):
+        return
+    bias = getattr(head.original_module, "bias", None)
+    head.bias = None if bias is None else bias.detach()  # no parameter of the wrapper: it would be saved again
+    if bias is not None:
+        nothing = torch.zeros(1, head.weight.shape[1], dtype=bias.dtype, device=bias.device)
+        left_out = head.bias - head(nothing)[0].detach()
+        head.register_forward_hook(lambda module, inputs, logits: logits + left_out.to(logits))
 
 
 class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):

@@ -1,13 +1,12 @@
 """Parts that trainers share: validation by ranking at every evaluation, and what they log."""
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import (
-    EarlyStoppingCallback,
     PreTrainedModel,
     Trainer,
     TrainerCallback,
@@ -29,17 +27,16 @@ from transformers.utils.import_utils import is_peft_available
 
 from minionerec.core.device import fitting_count, free_device, memory_ended
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.log import TIMES, get_logger, progress
-from minionerec.core.records import NO_CLOCK, Clock
+from minionerec.core.log import NO_CLOCK, TIMES, Clock, get_logger, progress
 from minionerec.metrics.ranking import ranking_metrics
-from minionerec.models.backbone.bundle import Bundle
-from minionerec.models.backbone.pretrained import load_model
 from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
-from minionerec.training.examples import NO_LABEL, DealtBatches, EpochSampler, shuffled_examples
 from minionerec.training.memory import MOST_TOKENS, Share, TokenLimit
 from minionerec.training.packing import SetEpoch
+from minionerec.training.sampling import NO_LABEL, DealtBatches, EpochSampler, shuffled_examples
+
+if TYPE_CHECKING:
+    pass
 
 logger = get_logger(__name__)
 
@@ -72,40 +69,6 @@ class ValidationSet:
     reward: Callable[[np.ndarray, np.ndarray, slice], np.ndarray] | None = None
 
 
-def validation_set(
-    bundle: Bundle,
-    builder: ExampleBuilder,
-    trie: Trie,
-    *,
-    count: int,
-    beams: int,
-    seed: int,
-    numbers: np.ndarray | None = None,
-) -> ValidationSet | None:
-    """A fixed random sample of validation examples for ranking; None of no examples.
-
-    Args:
-        bundle: Tokenizer, SIDs and prompt length.
-        builder: Makes the prompts.
-        trie: SIDs, or titles, of the catalogue.
-        count: Examples; -1 for all, 0 for none.
-        beams: Beams of the search.
-        seed: Seed of the sample.
-        numbers: int64 (N,), number of each item in the trie; those of its SIDs if None.
-    """
-    if count == 0:
-        return None
-    examples = builder.build(bundle.task, "valid")
-    chosen = np.arange(len(examples))
-    if 0 < count < len(examples):
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:count])
-        examples = [examples[position] for position in chosen]
-    prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length)[0]
-    numbers = bundle.table.sid_numbers if numbers is None else numbers
-    targets = numbers[[example.target for example in examples]]
-    return ValidationSet(prompts, targets, trie, beams, numbers=chosen)
-
-
 def summed(values: np.ndarray, accelerator: Accelerator) -> np.ndarray:
     """The sum of every process's array of one shape; with one process what is given."""
     if accelerator.num_processes == 1:
@@ -135,76 +98,14 @@ def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerat
     return {name.lower(): float(np.float32(values[name].sum())) / len(ranks) for name in names}
 
 
-# LoRA: low-rank updates of a pretrained model's linear maps, and the rows of its new SID tokens in full.
-
-
-def lora_config(bundle: Bundle, rank: int) -> Any:
-    """Configuration of peft: every linear map but the head by updates of a rank, and the SID tokens' rows.
-
-    The updates are scaled by 2 (`lora_alpha` is twice the rank; Hu et al., "LoRA", 2021, section 4.1).
-
-    Args:
-        bundle: The model, and the SID tokens it is to learn.
-        rank: Rank of the updates.
-
-    Raises:
-        ConfigError: If peft is not installed.
-    """
-    try:
-        from peft import LoraConfig
-    except ImportError:
-        raise ConfigError(
-            f"lora_rank is {rank}, which needs peft: install minionerec[peft], or set lora_rank to 0."
-        ) from None
-    model: Any = bundle.model
-    matrices = [model.get_input_embeddings()]
-    if model.get_output_embeddings().weight is not matrices[0].weight:
-        matrices.append(model.get_output_embeddings())
-    names = [name.rsplit(".", 1)[-1] for name, module in model.named_modules() if any(module is m for m in matrices)]
-    rows = sorted(int(i) for i in bundle.code_ids[bundle.code_ids >= 0])
-    return LoraConfig(
-        task_type="CAUSAL_LM",
-        r=rank,
-        lora_alpha=2 * rank,
-        target_modules="all-linear",
-        trainable_token_indices=dict.fromkeys(names, rows),
-    )
-
-
-def show_bias(model: PreTrainedModel) -> None:
-    """Give peft's wrapper of a head whose rows are trained the head's bias, which it leaves out.
-
-    TRL's fused head reads the attribute, and plain forward passes get the bias by a hook.
-    """
-    head: Any = model.get_output_embeddings()
-    if hasattr(head, "bias"):
-        return
-    bias = getattr(head.original_module, "bias", None)
-    head.bias = None if bias is None else bias.detach()  # no parameter of the wrapper: it would be saved again
-    if bias is not None:
-        nothing = torch.zeros(1, head.weight.shape[1], dtype=bias.dtype, device=bias.device)
-        left_out = head.bias - head(nothing)[0].detach()
-        head.register_forward_hook(lambda module, inputs, logits: logits + left_out.to(logits))
-
-
 def plain_model(model: Any) -> PreTrainedModel:
-    """The language model itself, with its updates in place where it has some."""
-    plain: PreTrainedModel = model.get_base_model() if _has_updates(model) else model
+    """The language model itself, with its low-rank updates (peft) in place where it has some."""
+    plain: PreTrainedModel = model
+    if is_peft_available():
+        from peft import PeftModel
+
+        plain = model.get_base_model() if isinstance(model, PeftModel) else model
     return plain
-
-
-def merged_model(model: Any) -> PreTrainedModel:
-    """The language model with its updates added to its weights, where it has some: an ordinary model again."""
-    merged: PreTrainedModel = model.merge_and_unload() if _has_updates(model) else model
-    return merged
-
-
-def _has_updates(model: Any) -> bool:
-    if not is_peft_available():
-        return False
-    from peft import PeftModel
-
-    return isinstance(model, PeftModel)
 
 
 # Compiled blocks: on a GPU a block's many small kernels become a few (docs/results/gpu.md).
@@ -242,10 +143,6 @@ def _can_compile(device: torch.device) -> bool:
     return True
 
 
-# `train_loss` is the mean since the process began, so it differs where a run was interrupted.
-_VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu", "train_loss")
-
-
 def best_checkpoint(checkpoint: Path, best: str | None) -> Path | None:
     """The best checkpoint by the state of another, in the folder of that one, which may have been moved since."""
     return None if best is None else checkpoint.parent / Path(best).name
@@ -263,6 +160,8 @@ def load_weights(model: Any, checkpoint: str) -> None:
     Raises:
         ArtefactError: If its tensors are not exactly those of the model.
     """
+    from minionerec.models.backbone.pretrained import load_model  # to resume alone
+
     remedy = "Give --restart true to begin again."
     saved = load_model(type(model), checkpoint, error=ArtefactError, remedy=remedy, dtype=model.dtype)
     model.load_state_dict(saved.state_dict())
@@ -293,7 +192,7 @@ class RankingEvaluation(Trainer):
         if (
             self.args.device.type != "cuda"
             or steps < _WORTH_COMPILING
-            or _has_updates(self.model)
+            or plain_model(self.model) is not self.model
             or torch.are_deterministic_algorithms_enabled()
             or not _can_compile(self.args.device)
         ):
@@ -325,14 +224,14 @@ class RankingEvaluation(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, whose names in files may be others than in memory."""
         model = self.model if model is None else model
-        if _has_updates(model):
+        if plain_model(model) is not model:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
         else:
             load_weights(model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         """Load the weights of the best checkpoint; see `_load_from_checkpoint`."""
-        if self.is_deepspeed_enabled or _has_updates(self.model):
+        if self.is_deepspeed_enabled or plain_model(self.model) is not self.model:
             super()._load_best_model()
         else:
             load_weights(self.model, cast(str, self.state.best_model_checkpoint))
@@ -702,15 +601,3 @@ def replace_printer(trainer: Trainer) -> None:
     """Replace the trainer's printing of dictionaries by `LogLines`."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(LogLines())
-
-
-def early_stopping(patience: int) -> list[TrainerCallback]:
-    """The callback that ends a run after so many validations without a better one; none for 0."""
-    return [EarlyStoppingCallback(patience)] if patience else []
-
-
-def training_log(history: Sequence[Mapping[str, Any]]) -> str:
-    """The trainer's log as JSON text, without what differs between two runs of the same thing."""
-    rows = [{key: value for key, value in row.items() if not any(word in key for word in _VARYING)} for row in history]
-    rows = [row for row in rows if row.keys() > {"step", "epoch"}]
-    return json.dumps(rows, indent=1, sort_keys=True) + "\n"

@@ -26,7 +26,8 @@ from support.small_shop import make_shop, sign
 from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import LATER, SAME, SessionClock
+from minionerec.data.names import LATER, SAME
+from minionerec.data.session import SessionClock
 from minionerec.metrics.predictions import Predictions
 from minionerec.pipeline.recommend import read_histories
 from minionerec.recommend.rankers.protocol import Queries

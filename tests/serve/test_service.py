@@ -11,7 +11,8 @@ from support.serving import IDS, N, expected, fake_service, running, talk
 
 from minionerec import __version__
 from minionerec.core.errors import ConfigError
-from minionerec.data.session import SESSION_CONTEXTS, SessionClock
+from minionerec.data.names import SESSION_CONTEXTS
+from minionerec.data.session import SessionClock
 from minionerec.serve import service as service_module
 from minionerec.serve.config import ServeConfig
 from minionerec.serve.guard import REQUESTS

@@ -60,10 +60,11 @@ from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.sid.table import split_sid
 from minionerec.training.grpo import loss as loss_module
-from minionerec.training.grpo.rollouts import grpo_examples
+from minionerec.training.grpo.prompts import grpo_examples
 from minionerec.training.grpo.trainer import REFERENCE_FILE, SidGrpoTrainer
 from minionerec.training.rewards import sibling_advantages
-from minionerec.training.trainer import LogLines, validation_set
+from minionerec.training.rows import validation_set
+from minionerec.training.trainer import LogLines
 
 
 def one_step(folder: Path, output: Path, **changes) -> GrpoConfig:

@@ -15,7 +15,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.pipeline.grpo import run_grpo
 from minionerec.pipeline.sft import run_sft
 from minionerec.training import examples
-from minionerec.training.grpo.rollouts import grpo_examples
+from minionerec.training.grpo.prompts import grpo_examples
 
 FROM_FILES = partial(from_files, run_grpo)
 

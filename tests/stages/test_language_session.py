@@ -12,7 +12,8 @@ from support.training import builder_of, catalogue_config, grpo_config, make_inp
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import LATER, SAME, row_contexts
+from minionerec.data.names import LATER, SAME
+from minionerec.data.session import row_contexts
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.trie import Trie
@@ -21,8 +22,8 @@ from minionerec.pipeline.evaluate import run_eval
 from minionerec.pipeline.grpo import run_grpo
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
+from minionerec.pipeline.training_run import load_teacher
 from minionerec.training import distillation
-from minionerec.training.distillation import load_teacher
 from minionerec.training.packing import TreeCollator
 
 

@@ -12,7 +12,8 @@ import pytest
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
-from minionerec.data.session import SESSION_CONTEXTS, SessionClock
+from minionerec.data.names import SESSION_CONTEXTS
+from minionerec.data.session import SessionClock
 from minionerec.pipeline import recommend as stage
 from minionerec.pipeline.config.recommend import RecommendConfig
 from minionerec.pipeline.recommend import FILE, SCHEMA, read_histories, run_recommend

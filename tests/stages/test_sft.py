@@ -28,9 +28,9 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
 from minionerec.pipeline.sft import run_sft
 from minionerec.sid.table import SidTable
-from minionerec.training.rows import check_all_positions, tokenise_examples
+from minionerec.training.rows import check_all_positions, tokenise_examples, validation_set
 from minionerec.training.sft import add_dropout
-from minionerec.training.trainer import rank_validation, validation_set
+from minionerec.training.trainer import rank_validation
 
 QUICKLY = {**TRAINED, "epochs": 10, "learning_rate": 1e-2, "device_batch_size": 16}
 

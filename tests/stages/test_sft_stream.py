@@ -20,9 +20,10 @@ from minionerec.models.prompts.examples import ExampleBuilder
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.training import examples
-from minionerec.training.examples import Chance, plan_parts, sample_blocks
+from minionerec.training.examples import Chance, plan_parts
 from minionerec.training.packing import TreeCollator
 from minionerec.training.rows import SftExamples
+from minionerec.training.sampling import sample_blocks
 
 MANY = {"next_sid": 1.0, "title_to_sid": 2.0, "sid_to_text": 1.5, "next_title": 0.5}
 

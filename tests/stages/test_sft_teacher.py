@@ -24,8 +24,9 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
+from minionerec.pipeline.training_run import load_teacher
 from minionerec.sid.table import SidTable
-from minionerec.training.distillation import load_teacher, soften
+from minionerec.training.distillation import soften
 from minionerec.training.packing import TreeCollator
 from minionerec.training.sft import SidSftTrainer
 

@@ -23,7 +23,12 @@ def run(script, folder):
 
 
 @pytest.mark.parametrize(
-    ("module", "most"), [("minionerec.metrics.ranking", 500), ("minionerec.models.decoding.beam", 2500)]
+    ("module", "most"),
+    [
+        ("minionerec.metrics.ranking", 500),
+        ("minionerec.models.decoding.beam", 2500),
+        ("minionerec.training.grpo.trainer", 6000),
+    ],
 )
 def test_an_import_loads_few_lines(module, most, tmp_path):
     assert int(run(LOADED.format(module=module), tmp_path)) <= most

@@ -50,7 +50,7 @@ from minionerec.pipeline.training_run import (
 )
 from minionerec.training.examples import TrainingSet
 from minionerec.training.grpo.figures import Figures
-from minionerec.training.grpo.rollouts import grpo_examples
+from minionerec.training.grpo.prompts import grpo_examples
 from minionerec.training.memory import Share
 from minionerec.training.packing import shared_prefix_scores
 from minionerec.training.trainer import (

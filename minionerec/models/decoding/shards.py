@@ -17,9 +17,8 @@ from safetensors.numpy import load_file, save_file
 from minionerec.core.artefacts import atomic_write, package_versions, read_json, write_json
 from minionerec.core.device import fitting_parts
 from minionerec.core.errors import ArtefactError
-from minionerec.core.log import get_logger, progress
+from minionerec.core.log import NO_CLOCK, Clock, get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
-from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.models.decoding.decoder import Decode, length_batches, padded_lists
 
 logger = get_logger(__name__)

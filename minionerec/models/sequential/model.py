@@ -9,8 +9,8 @@ from scipy.sparse import csr_array
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.names import UNKNOWN
 from minionerec.data.rows import Side
-from minionerec.data.session import UNKNOWN
 from minionerec.models.nn.layers import (
     INIT_STD,
     CausalLayer,
@@ -193,7 +193,7 @@ class SequentialModel(nn.Module):
 
         Args:
             vectors: float (K, D), of `user_vectors` or `position_vectors`.
-            contexts: int64 (K,), indices into `minionerec.data.session.SESSION_CONTEXTS`; all unknown if None. A model
+            contexts: int64 (K,), indices into `minionerec.data.names.SESSION_CONTEXTS`; all unknown if None. A model
                 that is not conditioned on them ignores them.
 
         Returns:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from minionerec.core.paths import function_file
+from minionerec.core.functions import function_file
 from minionerec.core.plugins import registered_path
 from minionerec.core.values import in_words
 from minionerec.models.decoding.names import (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from minionerec.core.artefacts import own_corpus
-from minionerec.core.paths import function_file
+from minionerec.core.functions import function_file
 from minionerec.core.plugins import registered_path
 from minionerec.pipeline.config.evaluation import DTYPES
 from minionerec.pipeline.settings import StageConfig, setting

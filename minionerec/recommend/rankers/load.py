@@ -8,7 +8,7 @@ import torch
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest, trained_splits
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.paths import function_at
+from minionerec.core.functions import function_at
 from minionerec.core.plugins import registered_path
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import reading_dtype

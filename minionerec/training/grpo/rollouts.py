@@ -4,28 +4,20 @@ They are found by the evaluator's own beam search, or drawn without replacement.
 `beam_mass` in the log shows how far the two are apart.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar, TypedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from minionerec.core.errors import ConfigError
-from minionerec.data.corpus import Corpus
-from minionerec.data.session import UNKNOWN, row_contexts
 from minionerec.models.decoding.beam import sample_search
 from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.decoder import decode_batches, decode_prompts, fitting_batch_size
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
-from minionerec.models.prompts.wording import COMPLETION_FIELDS
-from minionerec.sid.table import SidTable
-from minionerec.training.examples import Columns, ExampleMaker, Ragged, TaskExamples, TrainingSet, ragged, training_set
 from minionerec.training.rewards import Rollouts
 
-# Inputs of a step: prompts as token ids, each with the number of its own target.
+if TYPE_CHECKING:
+    from minionerec.sid.table import SidTable
 
 
 class Row(TypedDict):
@@ -44,95 +36,6 @@ class Row(TypedDict):
     tail: list[int]
     history: list[int] | None
     context: int
-
-
-def check_task(task: str) -> None:
-    """Check that a task answers with an SID.
-
-    Raises:
-        ConfigError: If it does not.
-    """
-    fields = COMPLETION_FIELDS.get(task, ("sid",))
-    if fields != ("sid",):
-        raise ConfigError(f"task {task!r} answers with a {' and a '.join(fields)}; take tasks that answer with an SID.")
-
-
-class PromptExamples(ExampleMaker):
-    """Makes prompts of all tasks, each with the number of its target.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        max_prompt_length: Prompts are truncated to this many last tokens.
-        about: The other arguments are those of `ExampleMaker`.
-
-    Raises:
-        ConfigError: If a task's completion is not an SID.
-    """
-
-    lists: ClassVar[Mapping[str, str]] = {"prompt": "int32", "tail": "int32", "history": "int32"}
-    scalars: ClassVar[Mapping[str, str]] = {"target": "int32", "context": "int32"}
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, *about: Any, **more: Any):
-        super().__init__(*about, **more)
-        self.tokenizer, self.max_prompt_length = tokenizer, max_prompt_length
-        for task in self.tasks:
-            check_task(task)
-
-    def examples(self, requested: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
-        """Prompts of one task."""
-        builder = requested.builder(self.builder)
-        made = builder.some(requested.task, "train", requested.items) if len(requested.numbers) else []
-        prompts, truncated = encode_prompt(self.tokenizer, [example.prompt for example in made], self.max_prompt_length)
-        targets = np.array([example.target for example in made], dtype=np.int64)
-        tails = [example.completion[len(builder.table.sids[example.target]) :] for example in made]
-        found: dict[str, Ragged | np.ndarray] = {
-            "target": builder.table.sid_numbers[targets],
-            "prompt": ragged(prompts),
-            "tail": ragged(encode_completion(self.tokenizer, tails)),
-            "context": np.full(len(made), UNKNOWN, dtype=np.int32),
-        }
-        if requested.rows is not None and builder.uses_session_context:
-            found["context"] = row_contexts(requested.rows.times, len(made)).astype(np.int32)
-        if requested.rows is not None:
-            found["history"] = requested.rows.flat_histories()[0], requested.rows.lengths
-        return found, {"rows": len(made), "truncated": truncated}
-
-
-def grpo_examples(
-    builder: ExampleBuilder,
-    tokenizer: PreTrainedTokenizerBase,
-    tasks: Mapping[str, float],
-    prompts_per_step: int,
-    seed: int,
-    max_prompt_length: int,
-    folder: Path,
-    corpus: Corpus | None = None,
-) -> TrainingSet:
-    """The prompts (`Row`) of all tasks by their weights.
-
-    They are filled up to whole steps by repeating some in a fixed random order, so that none is dropped.
-
-    Args:
-        builder: Makes the examples.
-        tokenizer: The model's tokenizer.
-        tasks: Tasks with their weights.
-        prompts_per_step: Prompts an optimiser step.
-        seed: Seed of the draws.
-        max_prompt_length: Prompts are truncated to this many last tokens.
-        folder: Folder of the prompts, written where they do not exist yet.
-        corpus: A corpus whose examples are read from its files; that of the builder if None.
-
-    Raises:
-        ConfigError: If a task's completion is not an SID.
-    """
-    about = (builder, corpus or builder.corpus, tasks, seed)
-    found = training_set(PromptExamples(tokenizer, max_prompt_length, *about, by_shard=corpus is not None), folder)
-    missing, rng = -len(found) % prompts_per_step, np.random.default_rng(seed)
-    if corpus is None:
-        again = np.resize(rng.permutation(len(found)), missing)
-    else:
-        again = rng.integers(len(found), size=missing)
-    return replace(found, again=again)
 
 
 PromptSearch = Callable[[PreTrainedModel, Sequence[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
@@ -176,7 +79,7 @@ def samples(trie: Trie, generations: int, end_token: int) -> PromptSearch:
     return search
 
 
-def roller(search: PromptSearch, table: SidTable) -> RollOut:
+def roller(search: PromptSearch, table: "SidTable") -> RollOut:
     """The rollout function: prompts in, `Rollouts` out.
 
     Args:

@@ -20,7 +20,6 @@ from trl import GRPOConfig
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger
 from minionerec.training.distillation import SoftTargets
-from minionerec.training.examples import EpochSampler
 from minionerec.training.grpo.figures import (
     Figures,
     completion_figures,
@@ -45,6 +44,7 @@ from minionerec.training.rewards import (
     has_signal,
     sibling_advantages,
 )
+from minionerec.training.sampling import EpochSampler
 from minionerec.training.trainer import RankingEvaluation, ValidationSet
 
 logger = get_logger(__name__)

@@ -26,10 +26,10 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from minionerec.training.examples import EpochSampler
 from minionerec.training.grpo.loss import RolloutGroups
 from minionerec.training.grpo.rollouts import Row
 from minionerec.training.memory import Share
+from minionerec.training.sampling import EpochSampler
 from minionerec.training.trainer import StepInParts
 
 # Methods of TRL's trainer that ours overrides, with their parameters. The first is private; the others are published by

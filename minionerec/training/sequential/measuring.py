@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from minionerec.data.names import UNKNOWN
 from minionerec.data.protocols import Protocol
-from minionerec.data.session import UNKNOWN
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics

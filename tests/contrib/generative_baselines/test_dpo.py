@@ -33,7 +33,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.pipeline.sft import run_sft
-from minionerec.training.grpo.rollouts import grpo_examples
+from minionerec.training.grpo.prompts import grpo_examples
 
 
 def dpo_config(folder, **changes):

@@ -3,7 +3,8 @@
 import pytest
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.paths import find_path, function_at, shipped_root, shown_path
+from minionerec.core.functions import function_at
+from minionerec.core.paths import find_path, shipped_root, shown_path
 
 
 def test_paths_are_the_users_own_before_shipped_ones(tmp_path, monkeypatch):

@@ -42,7 +42,8 @@ run_command(main)
 AGREE = """
 import os
 from minionerec.core.commands import run_command
-from minionerec.core.processes import check_agreement, wait_for_everyone
+from minionerec.core.processes import wait_for_everyone
+from minionerec.pipeline.stage import check_agreement
 
 def main():
     wait_for_everyone()

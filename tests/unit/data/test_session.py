@@ -14,10 +14,10 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.layout import item_records, write_layout
-from minionerec.data.names import SPLITS
+from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, SPLITS, UNKNOWN
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts, times_by_order
+from minionerec.data.session import row_contexts, times_by_order
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare

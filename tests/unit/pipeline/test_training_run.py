@@ -17,7 +17,8 @@ from minionerec.core import processes
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.pipeline.config.training import CatalogueTrainConfig, GrpoConfig, SftConfig
 from minionerec.pipeline.training_run import TrainingRun, accumulation_steps, batch_of, training_stage
-from minionerec.training.examples import DealtBatches, choose_examples, shuffled_examples
+from minionerec.training.examples import choose_examples
+from minionerec.training.sampling import DealtBatches, shuffled_examples
 from minionerec.training.trainer import LogLines, load_weights
 
 

@@ -14,7 +14,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.training import packing
 from minionerec.training.packing import TreeCollator, good_row_length, picked_logits, picked_losses
-from minionerec.training.trainer import show_bias
+from minionerec.training.sft import show_bias
 
 VOCABULARY = 12
 

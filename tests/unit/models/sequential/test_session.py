@@ -11,7 +11,8 @@ from support.session import make_session_corpus
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, corpus_contexts, row_contexts
+from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.session import corpus_contexts, row_contexts
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.recommend.rankers.load import sequential_assistant

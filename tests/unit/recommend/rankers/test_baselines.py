@@ -10,9 +10,10 @@ from support.small_corpus import corpus_of, leave_last_out, rows_of
 
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, corpus_contexts
+from minionerec.data.session import corpus_contexts
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.transitions import TransitionPairs
 from minionerec.data.windows import padded_windows
