@@ -100,12 +100,12 @@ def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerat
 
 def plain_model(model: Any) -> PreTrainedModel:
     """The language model itself, with its low-rank updates (peft) in place where it has some."""
-    plain: PreTrainedModel = model
+    plain: Any = model
     if is_peft_available():
         from peft import PeftModel
 
         plain = model.get_base_model() if isinstance(model, PeftModel) else model
-    return plain
+    return cast(PreTrainedModel, plain)
 
 
 # Compiled blocks: on a GPU a block's many small kernels become a few (docs/results/gpu.md).

@@ -34,13 +34,25 @@ def test_an_import_loads_few_lines(module, most, tmp_path):
     assert int(run(LOADED.format(module=module), tmp_path)) <= most
 
 
-def test_the_script_of_the_page_needs_no_settings(tmp_path):
-    page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    printed = run(script + "\nimport sys\nprint('minionerec.pipeline.settings' in sys.modules)", tmp_path)
-    *metrics, loads_settings = printed.splitlines()
+SCRIPTS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def lines_of(script, folder):
+    """What a script of the page prints; it loads no settings and writes nothing."""
+    printed = run(script + "\nimport sys\nprint('minionerec.pipeline' in sys.modules)", folder)
+    *lines, loads_pipeline = printed.splitlines()
+    assert loads_pipeline == "False" and not list(folder.iterdir())
+    return lines
+
+
+def test_search_and_metrics_need_no_settings(tmp_path):
+    metrics = lines_of(SCRIPTS[0], tmp_path)
     assert [line.split(":")[0] for line in metrics] == ["HR@10", "HR@20", "NDCG@10", "NDCG@20", "MRR@20"]
     for line in metrics:
         mean, low, high = map(float, re.fullmatch(r"\S+: ([\d.]+) \[([\d.]+), ([\d.]+)\]", line).groups())
         assert 0 <= low <= mean <= high < 0.5
-    assert loads_settings == "False" and not list(tmp_path.iterdir())
+
+
+def test_a_step_of_grpo_needs_no_settings_and_learns(tmp_path):
+    first, last = (float(line.split()[2]) for line in lines_of(SCRIPTS[1], tmp_path))
+    assert first < 0.3 and last > first + 0.2
