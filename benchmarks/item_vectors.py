@@ -16,8 +16,8 @@ import argparse
 import numpy as np
 from scipy.sparse import csr_array
 
+from minionerec.data.contexts import LATER
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER
 from minionerec.data.session import row_contexts
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.metrics.tables import markdown_table

@@ -34,7 +34,7 @@ def main() -> None:
     args = parser.parse_args()
     import torch
 
-    from minionerec.data.names import SESSION_CONTEXTS
+    from minionerec.data.contexts import SESSION_CONTEXTS
     from minionerec.models.nn.session import hidden
 
     torch.set_num_threads(args.threads)

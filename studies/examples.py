@@ -12,8 +12,8 @@ import argparse
 import numpy as np
 
 from minionerec.core.commands import run_command
+from minionerec.data.contexts import LATER, SAME
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import corpus_contexts
 from minionerec.metrics.ranking import item_ranks, ranking_metrics

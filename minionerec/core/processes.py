@@ -6,7 +6,7 @@ The launcher passes them in environment variables, which are read here and nowhe
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
@@ -152,6 +152,34 @@ def _joining() -> Iterator[None]:
             f"process {process_rank()} cannot join the {world_size()} of its launch ({one_line(error, 300)}). Check "
             "MASTER_ADDR and MASTER_PORT, or unset WORLD_SIZE for a process by itself."
         ) from None
+
+
+def check_agreement(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
+    """Check that all processes of the launch were started for the same thing; nothing with one process.
+
+    Args:
+        settings: Settings of this process that affect the result.
+        inputs: Name of each input to its fingerprint.
+
+    Raises:
+        ConfigError: In every process, naming what differs from the first process.
+    """
+    if world_size() == 1:
+        return
+    import torch
+
+    from minionerec.core.values import in_words  # for the message alone
+
+    sent: list[Any] = [None] * world_size()
+    torch.distributed.all_gather_object(sent, {**settings, **{f"content of {name}": of for name, of in inputs.items()}})
+    for rank, other in enumerate(sent):
+        for name in {**sent[0], **other}:
+            if other.get(name) != sent[0].get(name):
+                torch.distributed.destroy_process_group()  # which is not left to the end of a process that may be last
+                raise ConfigError(
+                    f"the processes of this launch differ in {name}: {in_words(other.get(name))} in process {rank}, "
+                    f"{in_words(sent[0].get(name))} in process 0. Start all with the same settings and inputs."
+                )
 
 
 def environment_of_a_new_launch() -> dict[str, str]:

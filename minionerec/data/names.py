@@ -1,4 +1,4 @@
-"""Names of the data: sources, splits, quirks of the published data, and session contexts."""
+"""Names in the settings of the data: sources, splits, and quirks of the published data."""
 
 from minionerec.core.plugins import registered_names
 
@@ -51,7 +51,3 @@ QUIRKS = {
 
 PUBLISHED_HISTORY = 10
 """Most items that a history of the published data holds."""
-
-UNKNOWN, SAME, LATER = 0, 1, 2
-SESSION_CONTEXTS = ("unknown", "same", "later")
-"""The values of a session context; models read their indices."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from minionerec.core.log import get_logger
-from minionerec.data.names import LATER, SAME, SPLITS, UNKNOWN
+from minionerec.data.contexts import LATER, SAME, UNKNOWN
+from minionerec.data.names import SPLITS
 from minionerec.data.times import NO_TIME, RowTimes, timed_examples
 from minionerec.data.units import unit_numbers
 

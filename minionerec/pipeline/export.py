@@ -14,8 +14,8 @@ from minionerec import __version__
 from minionerec.core.artefacts import MANIFEST, trained_splits
 from minionerec.core.errors import ArtefactError, one_line
 from minionerec.core.log import progress
+from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import SESSION_CONTEXTS
 from minionerec.models.backbone.bundle import Bundle, clean_generation_config, load_language_model
 from minionerec.models.backbone.pretrained import CONFIG_FILE
 from minionerec.models.decoding.decoder import decode_prompts, decoding_device

@@ -15,9 +15,9 @@ from minionerec.core.errors import DataError, shown
 from minionerec.core.log import NO_CLOCK, Clock, get_logger, progress
 from minionerec.core.parquet import readable
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
+from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import parse_json
-from minionerec.data.names import SESSION_CONTEXTS, UNKNOWN
 from minionerec.pipeline.config.recommend import RecommendConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult

@@ -59,7 +59,7 @@ from minionerec.core.artefacts import (
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import Clock, get_logger
 from minionerec.core.machine import command_words, peak_gpu_memory, peak_memory, source_commit, this_machine
-from minionerec.core.processes import is_main_process, wait_for_everyone, world_size
+from minionerec.core.processes import check_agreement, is_main_process, wait_for_everyone, world_size
 from minionerec.core.records import (
     KEPT_FILE,
     Batch,
@@ -582,29 +582,3 @@ class Work(Clock):
             stage.partial.rename(stage.finished)
         else:
             shutil.rmtree(stage.partial, ignore_errors=True)
-
-
-def check_agreement(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
-    """Check that all processes of the launch were started for the same thing; nothing with one process.
-
-    Args:
-        settings: Settings of this process that affect the result.
-        inputs: Name of each input to its fingerprint.
-
-    Raises:
-        ConfigError: In every process, naming what differs from the first process.
-    """
-    if world_size() == 1:
-        return
-    import torch
-
-    sent: list[Any] = [None] * world_size()
-    torch.distributed.all_gather_object(sent, {**settings, **{f"content of {name}": of for name, of in inputs.items()}})
-    for rank, other in enumerate(sent):
-        for name in {**sent[0], **other}:
-            if other.get(name) != sent[0].get(name):
-                torch.distributed.destroy_process_group()  # which is not left to the end of a process that may be last
-                raise ConfigError(
-                    f"the processes of this launch differ in {name}: {in_words(other.get(name))} in process {rank}, "
-                    f"{in_words(sent[0].get(name))} in process 0. Start all with the same settings and inputs."
-                )

@@ -13,8 +13,8 @@ from minionerec.core.artefacts import fingerprint, is_artefact, own_corpus
 from minionerec.core.errors import ArtefactError
 from minionerec.core.paths import input_path
 from minionerec.core.remote import local_path, look_again
+from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.session import SessionClock
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.items import CatalogueItems

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 
 from minionerec import __version__
-from minionerec.data.names import SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.requests import Recommended
 from minionerec.serve.config import Limits
 from minionerec.serve.models import Served

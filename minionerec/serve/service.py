@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import MinioneRecError
-from minionerec.data.names import SESSION_CONTEXTS
+from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request, RequestError, name_shown
 from minionerec.serve.batching import Batcher, CallOutcome
 from minionerec.serve.config import Limits

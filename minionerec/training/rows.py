@@ -53,7 +53,7 @@ histories: A teacher's history of each: SID numbers from 1, the oldest first; em
 slots: For each SID among the example's labels, in their order, the index in the history of the item before it; -1 where
     there is none, and no teacher is queried; empty where no label is an SID of one.
 contexts: For each of those SIDs the session context that a teacher is given, an index into
-    `minionerec.data.names.SESSION_CONTEXTS`; empty where none is.
+    `minionerec.data.contexts.SESSION_CONTEXTS`; empty where none is.
 prompts: Token ids of each example's prompt by every template, which epochs take in turn from the first on; empty where
     there is one way. `input_ids` have the wording's first.
 """

@@ -25,8 +25,8 @@ from support.small_shop import make_shop, sign
 
 from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
 from minionerec.core.errors import DataError
+from minionerec.data.contexts import LATER, SAME
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME
 from minionerec.data.session import SessionClock
 from minionerec.metrics.predictions import Predictions
 from minionerec.pipeline.recommend import read_histories

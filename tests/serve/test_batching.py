@@ -8,7 +8,7 @@ import time
 import pytest
 from support.serving import IDS, expected, make_recommender
 
-from minionerec.data.names import SESSION_CONTEXTS
+from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.serve.batching import Batcher, answer_each
 from minionerec.serve.metrics import Metrics

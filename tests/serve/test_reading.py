@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minionerec.data.names import SESSION_CONTEXTS
+from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request
 from minionerec.serve.config import Limits
 from minionerec.serve.openapi import schemas

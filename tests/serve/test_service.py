@@ -11,7 +11,7 @@ from support.serving import IDS, N, expected, fake_service, running, talk
 
 from minionerec import __version__
 from minionerec.core.errors import ConfigError
-from minionerec.data.names import SESSION_CONTEXTS
+from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.data.session import SessionClock
 from minionerec.serve import service as service_module
 from minionerec.serve.config import ServeConfig

@@ -27,8 +27,8 @@ from transformers import AutoModelForCausalLM
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import SESSION_CONTEXTS
 from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens

@@ -11,8 +11,8 @@ from support.training import builder_of, catalogue_config, grpo_config, make_inp
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
+from minionerec.data.contexts import LATER, SAME
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME
 from minionerec.data.session import row_contexts
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.models.backbone.bundle import load_bundle

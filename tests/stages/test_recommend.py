@@ -12,7 +12,7 @@ import pytest
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
-from minionerec.data.names import SESSION_CONTEXTS
+from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.data.session import SessionClock
 from minionerec.pipeline import recommend as stage
 from minionerec.pipeline.config.recommend import RecommendConfig

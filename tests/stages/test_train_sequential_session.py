@@ -13,8 +13,8 @@ from support.training import N_ITEMS, interrupted_in_epoch, sequential_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics

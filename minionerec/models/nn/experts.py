@@ -236,7 +236,7 @@ class Experts(nn.Module):
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,), the history of each position.
             slot: int64 (P,), its column: the newest item that is read.
-            contexts: int64 (P,), indices into `minionerec.data.names.SESSION_CONTEXTS`.
+            contexts: int64 (P,), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
         """
         items = self._seen(histories, row, slot)
         known, length = (items > 0)[..., None], (items > 0).sum(1, keepdim=True)

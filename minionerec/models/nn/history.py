@@ -94,7 +94,7 @@ class ScoredPositions:
         slot: int64 (P,), its column.
         entries: Counts of the P positions; None without counts.
         contexts: int64 (P,), session context of the next item, indices into
-            `minionerec.data.names.SESSION_CONTEXTS`; None: unknown.
+            `minionerec.data.contexts.SESSION_CONTEXTS`; None: unknown.
     """
 
     row: torch.Tensor

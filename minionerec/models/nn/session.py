@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from minionerec.data.names import SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
 
 HIDDEN_SHARE = 0.1
 """How many contexts are hidden in training, so that a model also answers where no one tells it."""
@@ -15,7 +15,7 @@ def hidden(contexts: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Session contexts of which some, drawn at random, are unknown.
 
     Args:
-        contexts: int64 (B, T), indices into `minionerec.data.names.SESSION_CONTEXTS`.
+        contexts: int64 (B, T), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
         labels: int64 (B, T); only the contexts of those above 0 are drawn.
     """
     found, has_target = contexts.clone(), labels > 0
@@ -41,7 +41,7 @@ class SessionStates(nn.Module):
 
         Args:
             state: float (P, D).
-            contexts: int64 (P,), indices into `minionerec.data.names.SESSION_CONTEXTS`.
+            contexts: int64 (P,), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
 
         Returns:
             float (P, D).
@@ -83,7 +83,7 @@ class LearnedPopularity(nn.Module):
 
         Args:
             scores: float (P, N), or (P, C) of some items.
-            contexts: int64 (P,), indices into `minionerec.data.names.SESSION_CONTEXTS`.
+            contexts: int64 (P,), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
             columns: int64 (C,), those items; all if None.
 
         Returns:

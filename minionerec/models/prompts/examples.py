@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.contexts import SAME, UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import SAME, UNKNOWN
 from minionerec.data.session import row_contexts
 from minionerec.models.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
 from minionerec.sid.table import SidTable
@@ -122,7 +122,7 @@ class ExampleBuilder:
             item: Item index, of any other.
             way: Which of the wording's templates.
             context: Session context of the next item, an index into
-                `minionerec.data.names.SESSION_CONTEXTS`; used only by a wording that gives it.
+                `minionerec.data.contexts.SESSION_CONTEXTS`; used only by a wording that gives it.
         """
         text = ("", *self.wording.session_context)[context * self.uses_session_context]
         values: dict[str, Any] = {**self.specials, "session_context": text}

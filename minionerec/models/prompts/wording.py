@@ -13,7 +13,7 @@ import yaml
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import read_yaml
-from minionerec.data.names import SESSION_CONTEXTS
+from minionerec.data.contexts import SESSION_CONTEXTS
 
 SPECIALS = ("bos", "eos")
 PROMPT_FIELDS: dict[str, tuple[str, ...]] = {

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.names import UNKNOWN
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.rows import Side
 from minionerec.models.nn.layers import (
     INIT_STD,
@@ -193,7 +193,7 @@ class SequentialModel(nn.Module):
 
         Args:
             vectors: float (K, D), of `user_vectors` or `position_vectors`.
-            contexts: int64 (K,), indices into `minionerec.data.names.SESSION_CONTEXTS`; all unknown if None. A model
+            contexts: int64 (K,), indices into `minionerec.data.contexts.SESSION_CONTEXTS`; all unknown if None. A model
                 that is not conditioned on them ignores them.
 
         Returns:

@@ -74,7 +74,7 @@ def masked_scores(
         description: Shown at the progress bar.
         users: int64 (R,), number of each row's user, where the model reads it.
         contexts: int8 (R,), session context of each row, indices into
-            `minionerec.data.names.SESSION_CONTEXTS`; None for nothing known.
+            `minionerec.data.contexts.SESSION_CONTEXTS`; None for nothing known.
 
     Yields:
         Rows, and float (b, V); changing the scores is fine.

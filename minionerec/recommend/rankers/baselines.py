@@ -23,8 +23,8 @@ from scipy.sparse import csr_array, eye_array
 
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger, progress
+from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.rows import SplitExamples
 from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import FlatWindows, Windows, padded_windows

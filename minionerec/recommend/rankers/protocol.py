@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.data.names import UNKNOWN
+from minionerec.data.contexts import UNKNOWN
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ class Queries:
     Attributes:
         histories: For each of R queries its item indices, int32, oldest first; may be empty.
         session_context: int8 (R,), whether the next item is wanted in the same session as the history's newest item or
-            later, indices into `minionerec.data.names.SESSION_CONTEXTS`; None: unknown for all. After an empty
+            later, indices into `minionerec.data.contexts.SESSION_CONTEXTS`; None: unknown for all. After an empty
             history it is unknown whatever is given.
         seen: For each query all items that the user had, int32, oldest first, of which the history may be the newest
             alone; the histories if None.

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_array
 
 from minionerec.core.log import get_logger, progress
-from minionerec.data.names import UNKNOWN
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel

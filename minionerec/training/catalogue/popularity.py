@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from minionerec.core.log import get_logger, progress
-from minionerec.data.names import SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
@@ -28,7 +28,7 @@ def popularity_logs(windows: SidWindows, size: int) -> np.ndarray:
         size: Number of SIDs, N.
 
     Returns:
-        float32 (3, N), in the order of `minionerec.data.names.SESSION_CONTEXTS`; all targets where it is unknown.
+        float32 (3, N), in the order of `minionerec.data.contexts.SESSION_CONTEXTS`; all targets where it is unknown.
     """
     found = np.zeros((len(SESSION_CONTEXTS), size))
     for part in parts_of(len(windows["labels"])):

@@ -10,8 +10,8 @@ from numpy.lib.format import open_memmap
 from scipy.sparse import csr_array
 
 from minionerec.core.errors import DataError
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import UNKNOWN
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import corpus_contexts, row_contexts
 from minionerec.data.transitions import count_transitions
@@ -92,7 +92,7 @@ def read_windows(folder: Path) -> SidWindows:
     Returns:
         `histories` and `labels`, int32 (W, H), 0 padding on the right and -100 where there is no loss, and `weights`,
         float32, of mean 1 over the labels; where requested `contexts`, int8, indices into
-        `minionerec.data.names.SESSION_CONTEXTS`. There is a loss at every target of a window.
+        `minionerec.data.contexts.SESSION_CONTEXTS`. There is a loss at every target of a window.
     """
     files = {name: folder / f"{name}.npy" for name in _TYPES}
     return {name: np.load(file, mmap_mode="r") for name, file in files.items() if file.is_file()}

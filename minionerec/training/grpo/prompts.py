@@ -9,8 +9,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import UNKNOWN
 from minionerec.data.session import row_contexts
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS

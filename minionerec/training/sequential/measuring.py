@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minionerec.data.names import UNKNOWN
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.protocols import Protocol
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked

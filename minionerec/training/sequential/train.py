@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from minionerec.core.artefacts import atomic_write
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import NO_CLOCK, Clock, get_logger, progress
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import UNKNOWN
 from minionerec.data.order import SHUFFLED, block_order, in_batches
 from minionerec.data.protocols import Protocol
 from minionerec.data.rows import Side, SplitExamples, mapped
@@ -77,7 +77,7 @@ class TrainingExamples:
         windows: The windows; None where there are rows.
         users: int64 (R,), the number of each row's user; None if not used.
         contexts: int8 (R,), session context of each row's target, indices into
-            `minionerec.data.names.SESSION_CONTEXTS`; None where no time is known.
+            `minionerec.data.contexts.SESSION_CONTEXTS`; None where no time is known.
         shuffled: Rows (or windows) that are shuffled together; 0: all.
     """
 

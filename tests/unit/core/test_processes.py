@@ -42,8 +42,7 @@ run_command(main)
 AGREE = """
 import os
 from minionerec.core.commands import run_command
-from minionerec.core.processes import wait_for_everyone
-from minionerec.pipeline.stage import check_agreement
+from minionerec.core.processes import check_agreement, wait_for_everyone
 
 def main():
     wait_for_everyone()

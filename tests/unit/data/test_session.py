@@ -12,9 +12,10 @@ from support.examples import in_files
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
+from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.layout import item_records, write_layout
-from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, SPLITS, UNKNOWN
+from minionerec.data.names import SPLITS
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import row_contexts, times_by_order

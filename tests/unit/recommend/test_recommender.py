@@ -13,8 +13,8 @@ from support.scripts import benchmark
 from support.small_shop import sign
 
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.pipeline.config.sequential import SequentialConfig
 from minionerec.pipeline.config.training import CatalogueTrainConfig
 from minionerec.pipeline.train_catalogue import run_catalogue

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from support.builder import build, read_tables
 from support.examples import in_files
 
+from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, SPLITS, UNKNOWN
+from minionerec.data.names import SPLITS
 from minionerec.data.session import SessionClock, corpus_contexts, row_contexts
 from minionerec.data.sources.times import parse_times
 from minionerec.recommend.rankers.protocol import Ranking

@@ -82,10 +82,10 @@ def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, t
         ids: int64 (B, T), token ids.
         mask: bool (B, T), False at padding.
         sids: int64 (B, T), see `read_tokens`.
-        tokens: Token ids of the known contexts, in the order of `minionerec.data.names.SESSION_CONTEXTS`.
+        tokens: Token ids of the known contexts, in the order of `minionerec.data.contexts.SESSION_CONTEXTS`.
 
     Returns:
-        int64 (B, T), indices into `minionerec.data.names.SESSION_CONTEXTS`.
+        int64 (B, T), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
     """
     marked = torch.zeros_like(ids)
     for context, token in enumerate(tokens, start=1):
@@ -424,7 +424,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
         Returns:
             int64 (B, H), numbers from 1, 0 after the end; and int64 (B,), indices into
-            `minionerec.data.names.SESSION_CONTEXTS`.
+            `minionerec.data.contexts.SESSION_CONTEXTS`.
 
         Raises:
             DataError: If a prompt ends inside an SID.

@@ -12,7 +12,7 @@ from support.devices import same_lists
 from transformers import AutoModelForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.names import LATER, SAME, UNKNOWN
+from minionerec.data.contexts import LATER, SAME, UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.decoding.beam import beam_search, sample_search

@@ -6,7 +6,7 @@ import torch
 from support.catalogue import random_catalogue
 from support.decoding import token_ids
 
-from minionerec.data.names import LATER, SAME, UNKNOWN
+from minionerec.data.contexts import LATER, SAME, UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue.model import prompt_contexts, read_tokens
 from minionerec.models.decoding.trie import Trie

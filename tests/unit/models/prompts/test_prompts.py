@@ -10,7 +10,7 @@ from support.examples import user_windows
 from support.small_corpus import corpus_of, make_corpus
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.names import LATER, SAME
+from minionerec.data.contexts import LATER, SAME
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts

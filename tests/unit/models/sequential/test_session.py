@@ -10,8 +10,8 @@ from support.histories import sequential_model
 from support.session import make_session_corpus
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.session import corpus_contexts, row_contexts
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import MODELS, build_model

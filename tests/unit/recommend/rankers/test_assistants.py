@@ -7,8 +7,8 @@ from support.conditioned import save_conditioned
 from support.store import shared
 
 from minionerec.core.errors import DataError
+from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_assistant, load_ranker
 from minionerec.recommend.rankers.protocol import Queries

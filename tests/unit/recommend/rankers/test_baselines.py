@@ -9,8 +9,8 @@ from support.examples import in_files, source_of
 from support.small_corpus import corpus_of, leave_last_out, rows_of
 
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import corpus_contexts

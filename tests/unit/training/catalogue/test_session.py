@@ -10,7 +10,7 @@ from support.decoding import token_ids
 from support.examples import in_files, sid_windows
 from support.small_corpus import random_corpus
 
-from minionerec.data.names import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.session import row_contexts
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
 from minionerec.models.nn.session import HIDDEN_SHARE, UNSOLD, hidden
