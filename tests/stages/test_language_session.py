@@ -18,12 +18,12 @@ from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import encode_prompt
+from minionerec.pipeline import training_run
 from minionerec.pipeline.evaluate import run_eval
 from minionerec.pipeline.grpo import run_grpo
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.pipeline.training_run import load_teacher
-from minionerec.training import distillation
 from minionerec.training.packing import TreeCollator
 
 
@@ -143,14 +143,14 @@ def test_one_row_cannot_give_the_session_contexts_of_all_its_items(made, tmp_pat
 @pytest.fixture
 def asked(monkeypatch):
     """Histories and contexts of what a teacher is asked from now on."""
-    found, answer = [], distillation.soft_targets
+    found, answer = [], training_run.soft_targets
 
     def note(model, trie, batch):
         histories = [[sid for sid in history if sid] for history in batch["histories"][batch["rows"]].tolist()]
         found.extend(zip(histories, batch["contexts"].tolist(), strict=True))
         return answer(model, trie, batch)
 
-    monkeypatch.setattr(distillation, "soft_targets", note)
+    monkeypatch.setattr(training_run, "soft_targets", note)
     return found
 
 
