@@ -135,9 +135,10 @@ def _prepare(source: str, folder: Path, allowed: int) -> _Read:
     bad = BadRows(allowed)
     found = in_memory(READERS[source](config, config.inputs(), bad))
     built = build(found, split=split)
-    hashed = hashlib.sha256(found.items.to_json().encode("utf-8", "surrogatepass"))
+    items = found.items.drop(columns=harmless.FURTHER, errors="ignore")  # which a corpus keeps, as every column
+    hashed = hashlib.sha256(items.to_json().encode("utf-8", "surrogatepass"))
     hashed.update(repr(found.user_ids.to_pylist()).encode("utf-8", "surrogatepass"))
-    for array in (found.users, found.item_index, [] if found.times is None else found.times / found.ticks):
+    for array in (found.users, found.item_index, [] if found.times is None else found.times / (found.ticks or 1)):
         hashed.update(np.asarray(array, dtype=np.float64).tobytes())
     holds(
         built.counts["rows"] == sum(built.counts[f"{name}_rows"] for name in ("train", "valid", "test")), "rows vanish"

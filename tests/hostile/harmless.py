@@ -10,6 +10,9 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+FURTHER = "more"
+"""Name of the further column that tables may get."""
+
 
 def other_table(separator: str) -> Callable[[Random, bytes], bytes]:
     """The same table in another way: other line ends, a BOM, blank lines, more quotes, a further column, its end."""
@@ -17,7 +20,7 @@ def other_table(separator: str) -> Callable[[Random, bytes], bytes]:
     def change(rng: Random, content: bytes) -> bytes:
         rows = list(csv.reader(io.StringIO(content.decode(), newline=""), delimiter=separator))
         if rng.random() < 0.3:
-            rows = [[*row, "more" if position == 0 else "1"] for position, row in enumerate(rows)]
+            rows = [[*row, FURTHER if position == 0 else "1"] for position, row in enumerate(rows)]
         buffer = io.StringIO(newline="")
         quoting = rng.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
         csv.writer(buffer, delimiter=separator, lineterminator="\n", quoting=quoting).writerows(rows)
