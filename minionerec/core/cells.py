@@ -228,7 +228,7 @@ def arrow_table(name: str, frame: Any, columns: Collection[str] | None = None) -
             frame = frame.reset_index(level=named)
         simple = all(isinstance(each, str) for each in frame.columns) and frame.columns.is_unique
         simple = simple and not any(_odd(dtype) for dtype in frame.dtypes)
-        if simple and not any(_has_mixed_times(column) for _, column in frame.items()):
+        if simple and not any(_has_mixed_kinds(column) for _, column in frame.items()):
             try:
                 return pa.Table.from_pandas(frame, preserve_index=False)
             except (*_REFUSED, pa.ArrowException):
@@ -258,17 +258,19 @@ def _odd(kind: Any) -> bool:
     return odd or isinstance(kind, pa.BaseExtensionType)
 
 
-def _has_mixed_times(cells: "pd.Series") -> bool:
-    """Whether cells of a column of objects are times, and some are of another class.
+def _has_mixed_kinds(cells: "pd.Series") -> bool:
+    """Whether cells of a column of objects are times or truth values, and some are of another class.
 
-    Arrow takes the type of the first: beside a date, 7 becomes 1970-01-08, and a time of day is lost.
+    Arrow takes the type of the first: beside a date, 7 becomes 1970-01-08, and a time of day is lost; beside a number,
+    True becomes 1.
     """
+    import numpy as np
     import pandas as pd
 
     if cells.dtype != object or pd.api.types.infer_dtype(cells, skipna=True) in _PLAIN:
         return False
     classes = {datetime if issubclass(kind, datetime) else kind for kind in cells.dropna().map(type)}
-    return len(classes) > 1 and any(issubclass(kind, date | time | timedelta) for kind in classes)
+    return len(classes) > 1 and any(issubclass(kind, date | time | timedelta | bool | np.bool_) for kind in classes)
 
 
 def _joined(name: str, names: list[str], held: Iterable[Any], wanted: Collection[str] | None) -> "pa.Table":
@@ -306,7 +308,7 @@ def _array(name: str, column: str, cells: Any) -> Any:
         cells = pd.Series(np.asarray(cells), dtype=cells.dtype.subtype)
     elif _odd(cells.dtype):
         cells = cells.astype(object)
-    if not _has_mixed_times(cells):
+    if not _has_mixed_kinds(cells):
         try:
             return pa.array(cells, from_pandas=True)
         except (*_REFUSED, pa.ArrowException):

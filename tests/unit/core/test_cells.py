@@ -73,6 +73,7 @@ def read_back(table):
 
 COLUMNS = {
     "mixed": ([9.99, None, "from 12.99"], ["9.99", "", "from 12.99"]),
+    "numbers and truth values": ([0.5, True, None], ["0.5", "True", ""]),
     "ids": ([1, "i2", 3.0], ["1", "i2", "3"]),
     "large": ([2**70, 1, None], [str(2**70), "1", ""]),
     "lists": ([["a", "b"], [], None], ["a b", "", ""]),
