@@ -259,18 +259,25 @@ def _odd(kind: Any) -> bool:
 
 
 def _has_mixed_kinds(cells: "pd.Series") -> bool:
-    """Whether cells of a column of objects are times or truth values, and some are of another class.
+    """Whether cells of a column of objects are of several kinds, all numbers being of one.
 
-    Arrow takes the type of the first: beside a date, 7 becomes 1970-01-08, and a time of day is lost; beside a number,
-    True becomes 1.
+    Arrow takes the type of the first: beside a date, 7 becomes 1970-01-08, and a time of day or a time zone is lost;
+    beside a number, True becomes 1, and a UUID its number.
     """
-    import numpy as np
     import pandas as pd
 
     if cells.dtype != object or pd.api.types.infer_dtype(cells, skipna=True) in _PLAIN:
         return False
-    classes = {datetime if issubclass(kind, datetime) else kind for kind in cells.dropna().map(type)}
-    return len(classes) > 1 and any(issubclass(kind, date | time | timedelta | bool | np.bool_) for kind in classes)
+    filled = cells.dropna()
+    kinds = {_kind(kind) for kind in filled.map(type)}
+    return len(kinds) > 1 or (kinds == {datetime} and len({cell.tzinfo is None for cell in filled}) > 1)
+
+
+def _kind(of: type) -> type:
+    """The class that stands for a class of cells."""
+    if issubclass(of, Real) and not issubclass(of, bool):
+        return Real
+    return next((kind for kind in (str, datetime) if issubclass(of, kind)), of)
 
 
 def _joined(name: str, names: list[str], held: Iterable[Any], wanted: Collection[str] | None) -> "pa.Table":

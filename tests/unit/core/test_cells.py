@@ -74,6 +74,11 @@ def read_back(table):
 COLUMNS = {
     "mixed": ([9.99, None, "from 12.99"], ["9.99", "", "from 12.99"]),
     "numbers and truth values": ([0.5, True, None], ["0.5", "True", ""]),
+    "numbers and UUIDs": ([7, uuid.UUID(int=5), None], ["7", str(uuid.UUID(int=5)), ""]),
+    "times with and without a zone": (
+        [datetime.datetime(2018, 1, 31, 5), datetime.datetime(2018, 1, 31, 5, tzinfo=datetime.UTC), None],
+        ["2018-01-31 05:00:00", "2018-01-31 05:00:00+00:00", ""],
+    ),
     "ids": ([1, "i2", 3.0], ["1", "i2", "3"]),
     "large": ([2**70, 1, None], [str(2**70), "1", ""]),
     "lists": ([["a", "b"], [], None], ["a b", "", ""]),
