@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 
-def rounding(values: Any, terms: int = 256, dtype: torch.dtype = torch.float32) -> float:
-    """Bound of the rounding errors of sums: `terms` units of rounding of the largest value, which counts as 1 at least.
+def rounding(values: Any, terms: int = 256, dtype: torch.dtype = torch.float32, floor: float = 1.0) -> float:
+    """Bound of the rounding errors of sums: `terms` units of rounding of the largest value, `floor` at least.
 
     A sum of n terms is wrong by at most n units of the sum of their sizes, in whatever order they are added; the layers
     of a network add their terms up. Log-probabilities come from logits, so that one near 0 is no more exact than those
@@ -17,18 +17,21 @@ def rounding(values: Any, terms: int = 256, dtype: torch.dtype = torch.float32) 
         values: What is compared, or its reference; what is not finite is left out.
         terms: How many terms are added up.
         dtype: Type in which they are.
+        floor: Smallest size that counts; 0 for gradients, whose errors shrink with them.
     """
     sizes = np.abs(np.asarray(values, dtype=np.float64))
-    return terms * torch.finfo(dtype).eps * max(1.0, sizes[np.isfinite(sizes)].max(initial=0.0))
+    return terms * torch.finfo(dtype).eps * max(floor, sizes[np.isfinite(sizes)].max(initial=0.0))
 
 
-def assert_near(found: Any, wanted: Any, terms: int = 256, dtype: torch.dtype = torch.float32) -> None:
+def assert_near(
+    found: Any, wanted: Any, terms: int = 256, dtype: torch.dtype = torch.float32, floor: float = 1.0
+) -> None:
     """Fail where values differ by more than `rounding` of the wanted ones."""
     ours, theirs = (
         (part.detach().cpu() if isinstance(part, torch.Tensor) else torch.as_tensor(np.asarray(part))).double()
         for part in (found, wanted)
     )
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=rounding(theirs, terms, dtype))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=rounding(theirs, terms, dtype, floor))
 
 
 def assert_best(listed: list[tuple[int, float]], scores: Any, k: int | None = None) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.encoders import save_encoder, watch_encoder
 from support.processes import trainer_context
+from support.rounding import assert_near
 
 from minionerec.core.errors import ArtefactError
 from minionerec.sid.embed import vectors as cache_module
@@ -33,7 +34,7 @@ def test_each_text_is_encoded_once(tmp_path, model_path, encoded_texts):
     vectors, tokens, _ = encode(model_path, tmp_path / "c")
     assert sorted(encoded_texts) == sorted(set(TEXTS))
     direct = HFEncoder(model_path, device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(vectors, direct[0], atol=1e-6)
+    assert_near(vectors, direct[0])
     assert tokens.tolist() == direct[1].tolist()
     encoded_texts.clear()
     again, _, _ = encode(model_path, tmp_path / "c", [*TEXTS[::-1], "oak oak"])
@@ -66,7 +67,7 @@ def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
     encoded_texts.clear()
     found = encode(model_path, tmp_path / "c")
     assert len(encoded_texts) == len(set(TEXTS)) - sum(written) and written == [6, 6]
-    np.testing.assert_allclose(found[0], HFEncoder(model_path, device="cpu").encode(TEXTS)[0], atol=1e-6)
+    assert_near(found[0], HFEncoder(model_path, device="cpu").encode(TEXTS)[0])
 
 
 def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
