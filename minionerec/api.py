@@ -131,6 +131,7 @@ def prepare_data(
         ConfigError: If settings contradict each other.
         DataError: If a table cannot be used; the message names the row.
     """
+    from minionerec.data.filters import parse_conditions
     from minionerec.pipeline.stage import locked
 
     named = {"items": items, "interactions": interactions}
@@ -138,6 +139,9 @@ def prepare_data(
         name: [str(settings.get(flag, COLUMNS[flag])) for flag in flags]
         for name, flags in (("items", OF_ITEMS), ("interactions", OF_INTERACTIONS))
     }
+    if settings.get("targets"):
+        columns["interactions"].append(str(settings.get("event_column", COLUMNS["event_column"])))
+    columns["interactions"] += [condition.column for condition in parse_conditions(str(settings.get("where", "")))]
     given = {name: table for name, table in named.items() if table is not None}
     written = any(not isinstance(table, str | os.PathLike) for table in given.values())
     # Data frames are written under the lock: a call that is refused replaces nothing that a running one reads.

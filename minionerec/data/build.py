@@ -3,7 +3,7 @@
 The tables of the statements are described in `minionerec.data.engines.statements`.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ConfigError, DataError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.data.audit import OrderAudit, audit_of_signs
 from minionerec.data.chains import Chains, concatenated
@@ -39,9 +39,10 @@ BATCHES = pa.schema(
         "item": pa.int32(),
         "whole_time": pa.int64(),
         "real_time": pa.float64(),
+        "event": pa.int16(),
     }
 )
-"""The table that the batches of a source are handed over as; one of the two times is null."""
+"""The table that the batches of a source are handed over as; one of the two times is null, and events may be."""
 
 
 @dataclass(frozen=True)
@@ -180,12 +181,14 @@ def build_corpus(
     repeats: str = "keep",
     ties: str = "keep",
     max_eval_examples: int = 0,
+    targets: Collection[str] = (),
     seed: int = 42,
 ) -> BuiltCorpus:
     """Filter a source's interactions, order them by time, make examples and split them.
 
     Interactions are sorted by time; where there are no times, the order of the file is the order. Every interaction but
-    a user's first is the target of an example, whose history is the user's earlier items, oldest first.
+    a user's first is the target of an example, whose history is the user's earlier items, oldest first. With `targets`
+    only interactions of these events are; the others are in histories.
 
     Args:
         engine: Runs the statements; its tables are the corpus until it is written.
@@ -206,16 +209,21 @@ def build_corpus(
             border of "global_time" moves back to the beginning of its second, and "leave_last_out" takes whole steps.
         max_eval_examples: Examples of valid and of test at most, evenly spread over their order; the others are no
             targets, and counted as `rows_left_out`. At 0 all stay.
+        targets: Names of the events that are predicted, of those of the source; all if empty.
         seed: Seed of "shuffle".
 
     Raises:
-        ConfigError: If the split, the window, `repeats` or `ties` needs times that the source lacks.
+        ConfigError: If the split, the window, `repeats` or `ties` needs times that the source lacks, or the source has
+            no event of a name in `targets`.
         DataError: If the source cannot be read, the filters leave nothing, or a split is empty.
     """
     if repeats != "keep" and not source.timed:
         raise ConfigError(f"repeats is {repeats!r}, but {source.where} holds no times. Leave repeats out.")
-    source_rows, reals = _hand_over(engine, source)
-    repeated = _drop_repeats(engine, source_rows) if repeats != "keep" else None
+    if targets and ties == "shuffle":
+        raise ConfigError("ties is 'shuffle', but targets are given. Take ties 'keep' or 'together'.")
+    source_rows, reals = _hand_over(engine, source, bool(targets))
+    predicted = _event_numbers(source, targets) if targets else None
+    repeated = _drop_repeats(engine, source_rows, bool(targets)) if repeats != "keep" else None
     source_rows -= repeated or 0
     _check_times(engine, source, source_rows, split, start, end)
     steps = progress(_STEPS, "making examples", unit="steps")
@@ -223,7 +231,7 @@ def build_corpus(
     engine.numbered("users", statements.USERS, "user_id", "user_key")
     next(steps)
     by_user = "published_order" in quirks
-    counts = _filter(engine, source, source_rows, reals, core, start, end, quirks)
+    counts = _filter(engine, source, source_rows, reals, core, start, end, quirks, bool(targets))
     if repeated is not None:
         counts["interactions_repeated"] = repeated
     engine.table("firsts", statements.FIRSTS)
@@ -232,7 +240,9 @@ def build_corpus(
     items, purchases, orders = _number_items(engine, source.items, only_met=core > 1, by_user=by_user)
     next(steps)
     interactions, users = engine.row(statements.COUNT)
-    sequences = _sequences(engine, source, ticks, reals, interactions, split, ties, by_user)
+    if predicted is not None:
+        counts |= _event_counts(engine, source, targets)
+    sequences = _sequences(engine, source, ticks, reals, interactions, split, ties, by_user, predicted)
     engine.table("sequences", sequences.table())
     engine.drop("interactions")
     timed = sequences.time is not None
@@ -268,39 +278,60 @@ def build_corpus(
         counts |= {f"{each}_cold_targets": int(cold), f"{each}_new_users": int(new)}
     counts["users_without_rows"] = users - active
     next(steps, None)
-    name = SPLIT_NAMES[split] + TIES[ties]
+    name = SPLIT_NAMES[split] + TIES[ties] + (f", targets {', '.join(targets)}" if targets else "")
     described = {**counts, "ties": ties, "order": audit.counts(), "split": name, "max_history": max_history}
     return BuiltCorpus(engine, items, borders, int(size), timed, name, max_history, described, audit)
 
 
-def _hand_over(engine: Engine, source: InteractionSource) -> tuple[int, bool]:
+def _hand_over(engine: Engine, source: InteractionSource, events: bool) -> tuple[int, bool]:
     """Make `raw` of a source's interactions; how many there are, and whether their times are doubles."""
     count, reals = 0, False
 
     def handed(batch: InteractionBatch) -> pa.RecordBatch:
         nonlocal count, reals
-        user_ids, item_index, times = batch
-        size = len(item_index)
-        times = np.zeros(size, np.int64) if times is None else times
-        columns = [pa.array(np.arange(count, count + size)), user_ids.cast(pa.string()), item_index]
+        size = len(batch.items)
+        times = np.zeros(size, np.int64) if batch.times is None else batch.times
+        columns = [pa.array(np.arange(count, count + size)), batch.users.cast(pa.string()), batch.items]
         if times.dtype.kind == "f":
             reals = reals or bool(size)
             columns += [pa.nulls(size, pa.int64()), times + 0.0]  # no zero below zero
         else:
             columns += [times, pa.nulls(size, pa.float64())]
+        columns.append(pa.nulls(size, pa.int16()) if batch.events is None else batch.events)
         count += size
         arrays = [pa.array(each, kind) for each, kind in zip(columns, BATCHES.types, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=BATCHES)
 
     engine.load("batches", BATCHES, map(handed, source.batches()))
-    engine.view("raw", statements.raw(reals))
+    engine.view("raw", statements.raw(reals, events))
     (kept,) = engine.row("SELECT count(*) FROM raw")
     return kept, reals
 
 
-def _drop_repeats(engine: Engine, count: int) -> int:
-    """Leave one interaction of each user, item and timestamp in `raw`; gives how many of the `count` are dropped."""
-    engine.table("distinct_raw", statements.distinct("raw"))
+def _event_numbers(source: InteractionSource, targets: Collection[str]) -> list[int]:
+    """The numbers of the events that are predicted.
+
+    Raises:
+        ConfigError: If the source has no event of that name.
+    """
+    names = list(source.events)
+    for target in targets:
+        if target not in names:
+            known = f"its events: {', '.join(names)}" if names else "its interactions have no events"
+            raise ConfigError(f"targets names {shown(target)}, which {source.where} does not hold; {known}.")
+    return [names.index(target) for target in targets]
+
+
+def _event_counts(engine: Engine, source: InteractionSource, targets: Collection[str]) -> dict[str, Any]:
+    """The interactions of each event by its name, and the events that are predicted, for the manifest."""
+    numbers = dict(engine.rows("SELECT event, count(*) FROM interactions GROUP BY event"))
+    events = {name: int(numbers.get(number, 0)) for number, name in enumerate(source.events)}
+    return {"events": events, "targets": list(targets)}
+
+
+def _drop_repeats(engine: Engine, count: int, events: bool) -> int:
+    """Leave one interaction of each user, item, timestamp (and event) in `raw`; gives how many are dropped."""
+    engine.table("distinct_raw", statements.distinct("raw", events))
     engine.view("raw", "SELECT * FROM distinct_raw")
     (kept,) = engine.row("SELECT count(*) FROM raw")
     return count - int(kept)
@@ -340,7 +371,8 @@ def _filter(
     start: str | None,
     end: str | None,
     quirks: Collection[str],
-) -> dict[str, int]:
+    events: bool,
+) -> dict[str, Any]:
     """Make `interactions`, and count those left out."""
     first, last = (None if text is None else parse_time(text) for text in (start, end))
     timestamp, ticks = "r.timestamp", source.ticks or SECOND
@@ -348,7 +380,7 @@ def _filter(
         timestamp = statements.seconds(timestamp, engine.divide, ticks, reals)
     while True:
         low, high = (None if timestamp is None else timestamp * ticks for timestamp in (first, last))
-        engine.table("interactions", statements.interactions(low, high, timestamp))
+        engine.table("interactions", statements.interactions(low, high, timestamp, events))
         (kept,) = engine.row("SELECT count(*) FROM interactions")
         counts = {"interactions_outside_window": source_rows - kept}
         if core > 1:
@@ -425,6 +457,7 @@ def _sequences(
     split: str,
     ties: str,
     by_user: bool,
+    targets: Sequence[int] | None,
 ) -> Sequences:
     """How sequences are made.
 
@@ -446,7 +479,7 @@ def _sequences(
             f"ties is {ties!r}, but {source.where} {what}, so simultaneous interactions are not known. Set ties to "
             "'keep', give dates, or name the unit with --time_unit."
         )
-    return Sequences(time, ties == "together", split == "leave_last_out", ties == "shuffle", by_user)
+    return Sequences(time, ties == "together", split == "leave_last_out", ties == "shuffle", by_user, targets)
 
 
 def _shuffle(engine: Engine, sequences: Sequences, seed: int) -> None:

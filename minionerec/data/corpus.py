@@ -149,6 +149,11 @@ class Corpus:
         return self.counts.get("ties") == "together"
 
     @property
+    def partly_targets(self) -> bool:
+        """Whether items after a user's first need not be targets: with ties together, or where events are chosen."""
+        return self.together or bool(self.counts.get("targets"))
+
+    @property
     def has_times(self) -> bool:
         """Whether the examples of all splits have times."""
         if self.in_files:

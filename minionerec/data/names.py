@@ -11,8 +11,10 @@ COLUMNS = {
     "description_column": "description",
     "user_column": "user_id",
     "time_column": "timestamp",
+    "event_column": "event",
 }
-"""Settings that name columns, and their defaults; that of descriptions may be absent where it has its default name."""
+"""Settings that name columns, and their defaults; that of descriptions may be absent where it has its default name, and
+that of events is read only where events are predicted."""
 OF_ITEMS = ("item_column", "title_column", "description_column")
 """Those of `COLUMNS` that a table of items has."""
 OF_INTERACTIONS = ("user_column", "item_column", "time_column")

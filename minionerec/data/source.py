@@ -2,9 +2,9 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -21,15 +21,26 @@ BATCH = 1 << 20
 """Interactions of a batch at most."""
 
 
-InteractionBatch = tuple[pa.Array, np.ndarray, np.ndarray | None]
-"""Some interactions, in the order of their source: B texts, the user of each; int32 (B,), rows of the item table, where
--1 is left out; and int64 or float64 (B,), times in ticks, None where there are none."""
+class InteractionBatch(NamedTuple):
+    """Some interactions, in the order of their source.
+
+    Attributes:
+        users: B texts, the user of each.
+        items: int32 (B,), rows of the item table; -1 leaves an interaction out.
+        times: int64 or float64 (B,), in ticks; None where there are none.
+        events: int16 (B,), numbers of the source's events; None where it has none.
+    """
+
+    users: pa.Array
+    items: np.ndarray
+    times: np.ndarray | None = None
+    events: np.ndarray | None = None
 
 
 class InteractionSource(Protocol):
     """Items and interactions of a reader, before any filter, in batches that are read once.
 
-    `ticks` and `counts` are known when all batches were read.
+    `ticks`, `counts` and `events` are known when all batches were read.
     """
 
     @property
@@ -52,6 +63,10 @@ class InteractionSource(Protocol):
     def counts(self) -> Mapping[str, int]:
         """Numbers for the manifest."""
 
+    @property
+    def events(self) -> Sequence[str]:
+        """Names of the events by number, such as "view" and "purchase"; none where interactions have no events."""
+
     def batches(self) -> Iterator[InteractionBatch]:
         """The interactions, in the order of the file.
 
@@ -73,6 +88,8 @@ class Source:
         where: See `InteractionSource`.
         ticks: Ticks of `times` in a second; None for numbers that are a mere order.
         counts: Numbers for the manifest.
+        events: See `InteractionSource`.
+        event_numbers: int16 (M,), the event of each interaction; None where there are none.
     """
 
     items: pd.DataFrame
@@ -83,6 +100,8 @@ class Source:
     where: str
     ticks: int | None = 1
     counts: dict[str, int] = field(default_factory=dict)
+    events: Sequence[str] = ()
+    event_numbers: np.ndarray | None = None
 
     @property
     def timed(self) -> bool:
@@ -95,7 +114,8 @@ class Source:
             some = slice(start, start + BATCH)
             users = self.user_ids.take(pa.array(self.users[some]))
             users = users.combine_chunks() if isinstance(users, pa.ChunkedArray) else users
-            yield users, self.item_index[some], None if self.times is None else self.times[some]
+            times, events = (None if each is None else each[some] for each in (self.times, self.event_numbers))
+            yield InteractionBatch(users, self.item_index[some], times, events)
 
 
 class BadRows:

@@ -213,17 +213,17 @@ def _continued(rows: SplitExamples, order: np.ndarray, max_history: int) -> np.n
     return np.append(False, fits)
 
 
-def varied_windows(windows: FlatWindows, together: bool, count: int, seed: int) -> FlatWindows:
+def varied_windows(windows: FlatWindows, partly_targets: bool, count: int, seed: int) -> FlatWindows:
     """Windows, and variants of them: half of these lose their oldest items, and each item but the last may be left out.
 
     They are histories that no user has, but some could (crop and mask of Xie et al., "Contrastive Learning for
-    Sequential Recommendation", 2022, section 3.2). Every item but the first is a target; where items with one timestamp
-    are one step, only those that are targets of the window and have an item before them. Windows of two items have no
-    variant but themselves, and those of one item none.
+    Sequential Recommendation", 2022, section 3.2). Every item but the first is a target; where a corpus has other items
+    too (`Corpus.partly_targets`), only those that are targets of the window and have an item before them. Windows of
+    two items have no variant but themselves, and those of one item none.
 
     Args:
         windows: W windows, which need no targets of their own.
-        together: Whether items with one timestamp are one step.
+        partly_targets: Whether items after the first may be no targets.
         count: Variants of each.
         seed: Seed of chance.
 
@@ -240,7 +240,7 @@ def varied_windows(windows: FlatWindows, together: bool, count: int, seed: int) 
             kept[-1] = True
             if kept.sum() < 2:
                 kept[-2] = True
-            firsts.append(max(1, int(kept[:first].sum())) if together else 1)
+            firsts.append(max(1, int(kept[:first].sum())) if partly_targets else 1)
             taken.append(begin + np.flatnonzero(kept))
     positions, borders = np.concatenate(taken), len(windows.items) + np.cumsum([len(part) for part in taken])
     return FlatWindows(

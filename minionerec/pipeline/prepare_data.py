@@ -122,6 +122,7 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
             repeats=config.repeats,
             ties=config.ties,
             max_eval_examples=config.max_eval_examples,
+            targets=config.targets,
             seed=config.seed,
         )
         seed = config.seed if config.ties == "shuffle" else None
@@ -169,7 +170,8 @@ def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> 
 
 
 def _columns(config: PrepareConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in (*COLUMNS, "time_unit")}
+    names = {name: getattr(config, name) for name in (*COLUMNS, "time_unit", "where")}
+    return names | {"events": bool(config.targets)}
 
 
 Reader = Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSource]

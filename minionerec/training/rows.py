@@ -322,7 +322,7 @@ class SftExamples(ExampleMaker):
     def _varied(self, windows: FlatWindows, seed: int) -> FlatWindows:
         if not self.variants:
             return windows
-        return varied_windows(windows, self.corpus.together, self.variants, seed)
+        return varied_windows(windows, self.corpus.partly_targets, self.variants, seed)
 
     def whole_count(self, task: str) -> int:
         """See `ExampleMaker.whole_count`."""

@@ -74,12 +74,13 @@ def in_memory(source) -> Source:
     if isinstance(source, Source):
         return source
     parts = list(source.batches())
-    users, index, times = [np.zeros(0, object)], [np.zeros(0, np.int32)], []
-    for user_ids, item_index, own in parts:
-        some = item_index >= 0
-        users.append(user_ids.to_numpy(zero_copy_only=False)[some])
-        index.append(item_index[some])
-        times.append(own[some])
+    users, index, times, events = [np.zeros(0, object)], [np.zeros(0, np.int32)], [], []
+    for part in parts:
+        some = part.items >= 0
+        users.append(part.users.to_numpy(zero_copy_only=False)[some])
+        index.append(part.items[some])
+        times.append(part.times[some])
+        events += [] if part.events is None else [part.events[some]]
     numbers, ids = pd.factorize(np.concatenate(users))
     return Source(
         items=source.items,
@@ -90,6 +91,8 @@ def in_memory(source) -> Source:
         where=source.where,
         ticks=source.ticks,
         counts=dict(source.counts),
+        events=source.events,
+        event_numbers=np.concatenate(events) if events else None,
     )
 
 
@@ -133,6 +136,7 @@ def oracle(
     quirks=(),
     ties="keep",
     max_eval_examples=0,
+    targets=(),
     seed=42,
 ):
     """What `build` must give; None where it must refuse."""
@@ -141,6 +145,10 @@ def oracle(
         return None
     if times is not None and ticks is None and (start or end):
         return None
+    if targets and (ties == "shuffle" or not set(targets) <= set(source.events)):
+        return None
+    of_event = [source.events[number] for number in source.event_numbers.tolist()] if targets else [None] * len(users)
+    predicted = [not targets or event in targets for event in of_event]
     counts: dict[str, Any] = dict(source.counts)
     first, last = (text and parse_time(text) for text in (start, end))
     while True:
@@ -194,9 +202,9 @@ def oracle(
         for position in range(1, len(rows)):
             same = ties == "together" and context[rows[position]] == context[rows[position - 1]]
             steps.append(steps[-1] if same else position)
-        numbers = sorted(set(steps), reverse=True)
+        numbers = sorted({step for row, step in zip(rows, steps, strict=True) if predicted[row]}, reverse=True)
         for row, step in zip(rows, steps, strict=True):
-            if step:
+            if step and predicted[row]:
                 left = min(numbers.index(step), 2)
                 part = 2 - left if split == "leave_last_out" else 0
                 by_user = of_first[user] if "published_order" in quirks else 0
@@ -239,9 +247,12 @@ def oracle(
         "users_without_rows": len(sequences) - len(active),
         "ties": ties,
         "order": audit.counts(),
-        "split": SPLIT_NAMES[split] + TIES[ties],
+        "split": SPLIT_NAMES[split] + TIES[ties] + (f", targets {', '.join(targets)}" if targets else ""),
         "max_history": max_history,
     }
+    if targets:
+        met = Counter(of_event[row] for row in kept)
+        counts |= {"events": {name: met[name] for name in source.events}, "targets": list(targets)}
     for name, part in zip(SPLITS[1:], parts[1:], strict=True):
         counts[f"{name}_cold_targets"] = sum(each[3][2] not in known_items for each in part)
         counts[f"{name}_new_users"] = sum(each[3][0] not in known_users for each in part)

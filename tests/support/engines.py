@@ -55,6 +55,8 @@ def sources(draw, *, kinds=("whole", "negative", "fractions", "parts", "millisec
         user_ids=pa.array(people),
         where="made up",
         ticks=ticks,
+        events=("view", "cart", "purchase"),
+        event_numbers=chance.integers(0, 3, size).astype(np.int16),
     )
 
 

@@ -3,18 +3,20 @@
 Tables, in the order in which they are made:
 
 - `raw`: the interactions of a source that can be used. `source_row` (its index in the source's order), `user_id`,
-  `item` (row of the source's item table), `timestamp` (in ticks; 0 where there is none).
+  `item` (row of the source's item table), `timestamp` (in ticks; 0 where there is none), and `event` (the number of
+  its event) where only some events are predicted: then this table and those of interactions made of it have it.
 - `users`: `user_id`, and `user_key`, the user's number in the order of ids (UTF-8).
 - `interactions`: `source_row`, `user_key`, `item`, `timestamp` of those that pass the window and the core.
 - `firsts`: `user_key`, and `first_row`, the source row of the user's first interaction among these.
 - `items`: `item` → `item_index` of the corpus, and the ranks of its id, `text_rank` as text, `number_rank` as number.
 - `sequences`: a user's interactions, oldest first, numbered by `position` from 0; `step` is the position at which the
   step begins that the interaction belongs to: its own, or with ties together the first of its second. An interaction
-  whose step is above 0 is the target of an example.
+  whose step is above 0 is the target of an example, if its event is predicted.
 - `ordered`: the same numbered by `example`, the order of examples; interactions that are no target are last.
 - `active`: the users with an example (`Borders.known`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minionerec.data.names import SPLITS
@@ -38,37 +40,40 @@ def real(number: float) -> str:
     return f"CAST('{number!r}' AS DOUBLE)"
 
 
-def raw(reals: bool) -> str:
+def raw(reals: bool, events: bool) -> str:
     """The interactions of `batches` that stay.
 
     Args:
         reals: Whether times are doubles: one batch of doubles makes all doubles, as one column of all would be.
+        events: Whether they have the column `event`.
     """
     timestamp = "coalesce(real_time, CAST(whole_time AS DOUBLE))" if reals else "whole_time"
-    return f"SELECT source_row, user_id, item, {timestamp} AS timestamp FROM batches WHERE item >= 0"
-
-
-def distinct(table: str) -> str:
-    """Interactions of a table like `raw`, of those of one user, item and timestamp the first."""
     return (
-        f"SELECT min(source_row) AS source_row, user_id, item, timestamp FROM {table} GROUP BY user_id, item, timestamp"
+        f"SELECT source_row, user_id, item, {timestamp} AS timestamp{', event' * events} FROM batches WHERE item >= 0"
     )
 
 
-def interactions(first: float | None, last: float | None, timestamp: str = "r.timestamp") -> str:
+def distinct(table: str, events: bool) -> str:
+    """Interactions of a table like `raw`, of those of one user, item, timestamp (and event) the first."""
+    same = f"user_id, item, timestamp{', event' * events}"
+    return f"SELECT min(source_row) AS source_row, {same} FROM {table} GROUP BY {same}"
+
+
+def interactions(first: float | None, last: float | None, timestamp: str, events: bool) -> str:
     """All interactions of `raw` in a window.
 
     Args:
         first: The first tick, included, compared as a double; open if None.
         last: The last tick, included; open if None.
         timestamp: The time that they have from then on.
+        events: Whether they have the column `event`.
     """
     bounds = [] if first is None else [f"CAST(r.timestamp AS DOUBLE) >= {real(first)}"]
     bounds += [] if last is None else [f"CAST(r.timestamp AS DOUBLE) <= {real(last)}"]
     where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
     return (
-        f"SELECT r.source_row, CAST(u.user_key AS INT) AS user_key, r.item, {timestamp} AS timestamp FROM raw r "
-        f"JOIN users u ON r.user_id = u.user_id{where}"
+        f"SELECT r.source_row, CAST(u.user_key AS INT) AS user_key, r.item, {timestamp} AS timestamp"
+        f"{', r.event' * events} FROM raw r JOIN users u ON r.user_id = u.user_id{where}"
     )
 
 
@@ -76,7 +81,7 @@ def core_round(k: int) -> str:
     """The interactions whose user and item both have k of them."""
     often = "(SELECT {0} FROM interactions GROUP BY {0} HAVING count(*) >= {1})"
     return (
-        "SELECT n.source_row, n.user_key, n.item, n.timestamp FROM interactions n "
+        "SELECT n.* FROM interactions n "
         f"JOIN {often.format('user_key', k)} a ON n.user_key = a.user_key "
         f"JOIN {often.format('item', k)} b ON n.item = b.item"
     )
@@ -130,6 +135,7 @@ class Sequences:
         last_out: Whether each user's last steps are needed, for the split "leave_last_out".
         shuffled: Whether ties and their positions are needed.
         by_user: Whether examples of one time are in the order of their users.
+        targets: Numbers of the events that are predicted; None for all interactions.
     """
 
     time: str | None
@@ -137,6 +143,7 @@ class Sequences:
     last_out: bool
     shuffled: bool
     by_user: bool
+    targets: Sequence[int] | None = None
 
     @property
     def extra(self) -> list[str]:
@@ -145,21 +152,31 @@ class Sequences:
             ["steps_left"] * self.last_out
             + ["first_row"] * (self.shuffled or self.by_user)
             + ["tie_size", "tie_begin"] * self.shuffled
+            + ["predicted"] * (self.targets is not None)
         )
+
+    @property
+    def _is_target(self) -> str:
+        """The condition on rows of `sequences` that are the target of an example."""
+        return "step > 0" if self.targets is None else "step > 0 AND predicted = 1"
 
     def table(self) -> str:
         """The statement of `sequences`.
 
         In addition to the module's description: `previous`, the item of the interaction before; `tied`, whether that is
         of the same second; `row_sign`, whether source rows rise (1) or fall (-1) from it; `steps_left`, steps to the
-        user's last; `first_row`, as in `firsts`; `tie_size`, how many interactions its second holds, from position
-        `tie_begin`.
+        user's last, of those that are predicted; `first_row`, as in `firsts`; `tie_size`, how many interactions its
+        second holds, from position `tie_begin`; `predicted`, whether its event is (1 or 0).
         """
         steps = "row_number() OVER w" if not self.together else "rank() OVER (PARTITION BY user_key ORDER BY time)"
+        alike, within = ("user_key", "w")
+        if self.targets is not None:
+            alike = "user_key, predicted"
+            within = f"(PARTITION BY {alike} ORDER BY timestamp, source_row)"
         left = (
-            "dense_rank() OVER (PARTITION BY user_key ORDER BY time DESC) - 1"
+            f"dense_rank() OVER (PARTITION BY {alike} ORDER BY time DESC) - 1"
             if self.together
-            else "count(*) OVER (PARTITION BY user_key) - row_number() OVER w"
+            else f"count(*) OVER (PARTITION BY {alike}) - row_number() OVER {within}"
         )
         columns = {
             "position": "CAST(row_number() OVER w - 1 AS INT)",
@@ -173,11 +190,15 @@ class Sequences:
             "first_row": "first_row",
             "tie_size": "count(*) OVER (PARTITION BY user_key, time)",
             "tie_begin": "CAST(rank() OVER (PARTITION BY user_key ORDER BY time) - 1 AS INT)",
+            "predicted": "predicted",
         }
         columns |= {name: extra[name] for name in self.extra}
         made = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
         needed = "first_row" in self.extra
         first, joined = (", f.first_row", " JOIN firsts f ON n.user_key = f.user_key") if needed else ("", "")
+        if self.targets is not None:
+            numbers = ", ".join(map(str, self.targets))
+            first += f", CASE WHEN n.event IN ({numbers}) THEN 1 ELSE 0 END AS predicted"
         inner = (
             f"SELECT n.source_row, n.user_key, i.item_index, n.timestamp{first}, "
             f"{self.time or whole(0)} AS time FROM interactions n JOIN items i ON n.item = i.item{joined}"
@@ -203,7 +224,7 @@ class Sequences:
 
     def ordered(self) -> tuple[str, str]:
         """The query of `ordered`, and its order: targets first; split by split where that is known."""
-        order = ["CASE WHEN step > 0 THEN 0 ELSE 1 END", *[_LAST_OUT] * self.last_out]
+        order = [f"CASE WHEN {self._is_target} THEN 0 ELSE 1 END", *[_LAST_OUT] * self.last_out]
         order += ["timestamp", *["first_row"] * self.by_user, "source_row"]
         return "SELECT user_key, item_index, time, position, step FROM sequences", ", ".join(order)
 
@@ -211,8 +232,8 @@ class Sequences:
     def parts(self) -> str:
         """How many examples there are, by split where that is known."""
         if self.last_out:
-            return f"SELECT {_LAST_OUT} AS part, count(*) FROM sequences WHERE step > 0 GROUP BY part"
-        return "SELECT 0, count(*) FROM sequences WHERE step > 0"
+            return f"SELECT {_LAST_OUT} AS part, count(*) FROM sequences WHERE {self._is_target} GROUP BY part"
+        return f"SELECT 0, count(*) FROM sequences WHERE {self._is_target}"
 
 
 AUDIT = (

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.filters import parse_conditions
 from minionerec.data.names import COLUMNS
 from minionerec.data.source import BadRows
 from minionerec.data.sources.ids import broken_ids
@@ -19,6 +20,8 @@ def read_recbole(
     bad: BadRows | None = None,
     *,
     time_unit: str | None = None,
+    where: str = "",
+    events: bool = False,
     **columns: str,
 ) -> TableSource:
     """Read one line an interaction, and items with their titles; see https://recbole.io/atomic_files.html.
@@ -28,6 +31,8 @@ def read_recbole(
         items: The `.item` file. Without it items are those of the interactions by first appearance, with no title.
         bad: Counts rows that cannot be used; one is an error if None.
         time_unit: As of `minionerec.data.sources.tables.read_tables`.
+        where: As of `minionerec.data.sources.tables.read_tables`.
+        events: As of `minionerec.data.sources.tables.read_tables`.
         columns: As of `minionerec.data.sources.tables.read_tables`, named without their types.
 
     Raises:
@@ -53,7 +58,10 @@ def read_recbole(
         catalogue, source = pd.DataFrame({item_column: ids[ids != ""], **blank}), path
     else:
         catalogue, source = _read(Path(items), bad), Path(items)
-    return parse_tables([(path, purchases)], str(path), (catalogue, source), bad, columns, time_unit)
+    conditions = parse_conditions(where)
+    return parse_tables(
+        [(path, purchases)], str(path), (catalogue, source), bad, columns, time_unit, conditions, events
+    )
 
 
 def _read(path: Path, bad: BadRows) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 import html
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from html.entities import html5
 from pathlib import Path
@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 from pandas.api.extensions import ExtensionArray
 
 from minionerec.core.cells import frame_of, plain_text, texts_of
-from minionerec.core.errors import DataError, shown
+from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger, progress
 from minionerec.data.files import check_file
+from minionerec.data.filters import Condition, parse_conditions
 from minionerec.data.names import COLUMNS, ITEM_COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
@@ -39,6 +40,8 @@ from minionerec.data.units import SECOND
 logger = get_logger(__name__)
 
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
+EVENTS = 1000
+"""Kinds of events at most."""
 ROWS = 1 << 18
 """Rows of a parquet file that are cleaned at a time."""
 
@@ -152,6 +155,8 @@ class TableSource:
         columns: Flag → column, as of `read_tables`.
         bad: Counts the rows that cannot be used.
         time_unit: See `read_tables`.
+        conditions: Conditions on the interactions.
+        events: See `read_tables`.
     """
 
     def __init__(
@@ -164,12 +169,16 @@ class TableSource:
         columns: Mapping[str, str],
         bad: BadRows,
         time_unit: str | None,
+        conditions: Sequence[Condition] = (),
+        events: bool = False,
     ) -> None:
         self.items, self.where = items, where
         self._index, self._path, self._item_lines = pd.Index(items["item_id"]), path, lines
         self._tables, self._columns, self._bad = tables, columns, bad
         self._times = TimeColumn(bad, time_unit, f", or name the unit with --time_unit ({', '.join(TIME_UNITS)})")
         self._unknown, self._unknown_count, self._lines = "", 0, 0
+        self._conditions, self._left_out = conditions, 0
+        self._event_numbers: dict[str, int] | None = {} if events else None
         self.ticks: int | None = SECOND
 
     @property
@@ -179,9 +188,15 @@ class TableSource:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """See `InteractionSource`: how many lines lie inside quoted cells, where there are some."""
+        """See `InteractionSource`: how many lines lie inside quoted cells, where there are some, and rows left out."""
         inside = {"lines_inside_item_cells": self._item_lines, "lines_inside_interaction_cells": self._lines}
-        return {name: n for name, n in inside.items() if n}
+        left_out = {"interactions_left_out_by_where": self._left_out} if self._conditions else {}
+        return {name: n for name, n in inside.items() if n} | left_out
+
+    @property
+    def events(self) -> Sequence[str]:
+        """See `InteractionSource`; in the order in which they first appear."""
+        return tuple(self._event_numbers or ())
 
     def batches(self) -> Iterator[InteractionBatch]:
         """See `InteractionSource`.
@@ -190,12 +205,18 @@ class TableSource:
             DataError: If there is no row, the unit of times is not clear, or rows cannot be used and are more than
                 `bad` allows.
         """
-        empty = True
+        empty, names = True, None
         for path, table in self._tables:
+            if names is None:
+                names = table.attrs.get("columns", table.columns)
+                self._report_unread(names)
             empty = empty and not len(table)
             yield self._clean(path, table)
         if empty:
             raise DataError(f"{self.where}: holds a header and no interaction. Expected a row an interaction.")
+        if self._conditions:
+            where = " and ".join(map(str, self._conditions))
+            logger.info("%s: %s rows are left out, which do not meet %s.", self.where, f"{self._left_out:,}", where)
         if self.timed:
             self.ticks = self._times.ticks()
         if self._unknown_count:
@@ -206,16 +227,28 @@ class TableSource:
                 self._unknown_count,
             )
 
+    def _report_unread(self, names: Iterable[str]) -> None:
+        """Log the columns of interactions that are not read."""
+        flags = [*OF_INTERACTIONS, *["event_column"] * (self._event_numbers is not None)]
+        read = {self._columns[flag] for flag in flags} | {condition.column for condition in self._conditions}
+        unread = [str(name) for name in dict.fromkeys(names) if name not in read]
+        if unread:
+            event = self._columns["event_column"]
+            hint = f" Without targets each row counts alike, whatever its {event!r} is." if event in unread else ""
+            logger.info("%s: columns that are not read: %s.%s", self.where, truncate(", ".join(unread), 200), hint)
+
     def _clean(self, path: Path, table: pd.DataFrame) -> InteractionBatch:
         """The rows of a part that have ids and a time."""
         user, item, time = (self._columns[f"{name}_column"] for name in ("user", "item", "time"))
         self._lines += table.attrs.get(INSIDE, 0)
-        table = rows_with_ids(table, path, (user, item), self._bad)
+        table = self._chosen(rows_with_ids(table, path, (user, item), self._bad), path)
+        events, table = self._events_of(table, path)
         times = None
         if time:
             times, right = self._times.read(table[time], partial(row_location, path))
             if not right.all():
                 times, table = times[right], table[right]
+                events = None if events is None else events[right]
         index = self._index.get_indexer(pd.Index(table[item])).astype(np.int32)
         unknown = np.flatnonzero(index < 0)
         if len(unknown) and not self._unknown_count:
@@ -223,7 +256,61 @@ class TableSource:
             where = row_location(path, int(table.index[first]))
             self._unknown = f"{where}, column {item!r}: item {shown(table[item].iloc[first])}"
         self._unknown_count += len(unknown)
-        return pa.array(table[user], pa.string(), from_pandas=True), index, times
+        return InteractionBatch(pa.array(table[user], pa.string(), from_pandas=True), index, times, events)
+
+    def _cells(self, table: pd.DataFrame, path: Path, name: str, flag: str | None) -> pd.Series:
+        """The cells of a column as texts without white space around them.
+
+        Raises:
+            DataError: If there is no such column, or a cell is no text.
+        """
+        column = column_of(table, path, name, flag)
+        return _texts(table[[column.name]], name, path)
+
+    def _chosen(self, table: pd.DataFrame, path: Path) -> pd.DataFrame:
+        """The rows that meet all conditions."""
+        for condition in self._conditions:
+            texts = self._cells(table, path, condition.column, None)
+            met, wrong = condition.holds(texts)
+            if wrong.any():
+                row = int(np.flatnonzero(wrong)[0])
+                self._bad.add(
+                    "bad_number",
+                    f"{row_location(path, int(table.index[row]))}, column {condition.column!r}: "
+                    f"{shown(texts.iloc[row])} is no number ({int(wrong.sum())} such rows), so that '{condition}' "
+                    "cannot be told. Correct or drop them.",
+                    int(wrong.sum()),
+                )
+            self._left_out += int((~met & ~wrong).sum())
+            table = table[met]
+        return table
+
+    def _events_of(self, table: pd.DataFrame, path: Path) -> tuple[np.ndarray | None, pd.DataFrame]:
+        """The numbers of the rows' events, int16 (B,), and the rows that have one."""
+        if self._event_numbers is None:
+            return None, table
+        name = self._columns["event_column"]
+        texts = self._cells(table, path, name, "event_column")
+        empty = (texts == "").to_numpy()
+        if empty.any():
+            row = int(table.index[empty][0])
+            self._bad.add(
+                "no_event",
+                f"{row_location(path, row)}: column {name!r} is empty ({int(empty.sum())} such rows), but targets are "
+                "given. Fill in or drop these rows.",
+                int(empty.sum()),
+            )
+            table, texts = table[~empty], texts[~empty]
+        numbers, names = pd.factorize(texts)
+        for event in names:
+            self._event_numbers.setdefault(str(event), len(self._event_numbers))
+        if len(self._event_numbers) > EVENTS:
+            raise DataError(
+                f"{self.where}: column {name!r} holds more than {EVENTS:,} different texts, such as "
+                f"{shown(str(names[-1]))}. Name the column of the kinds of events with --event_column."
+            )
+        known = np.array([self._event_numbers[str(event)] for event in names], dtype=np.int16)
+        return known[numbers], table
 
 
 def read_tables(
@@ -233,6 +320,8 @@ def read_tables(
     *,
     size: int = PART,
     time_unit: str | None = None,
+    where: str = "",
+    events: bool = False,
     **columns: str,
 ) -> TableSource:
     """Read items, and interactions part by part; item index i is row i of the items table.
@@ -249,9 +338,11 @@ def read_tables(
         size: Bytes of a part of a text table, about.
         time_unit: Unit of times that are numbers, a key of `minionerec.data.names.TIME_UNITS`; by the magnitude of all
             if None.
+        where: Conditions that rows of interactions must meet (`minionerec.data.filters.parse_conditions`).
+        events: Whether interactions have events.
         columns: Names of columns, by keys of `minionerec.data.names.COLUMNS`: item ids (in both tables), titles,
-            descriptions, user ids, and times (numbers or ISO dates). Without a column of times ("") rows are in the
-            order of time.
+            descriptions, user ids, times (numbers or ISO dates), and events. Without a column of times ("") rows are in
+            the order of time.
 
     Raises:
         ArtefactError: If a folder holds no file to read, or a folder.
@@ -263,11 +354,14 @@ def read_tables(
     bad = bad or BadRows()
     of_items = [name for flag, name in (COLUMNS | columns).items() if flag in OF_ITEMS]
     catalogue, files = read_table(Path(items), bad, of_items), TableFiles.at(interactions)
+    conditions = parse_conditions(where)
     if files.kind in (*SEPARATORS, LINES):
         tables = _text_parts(files, bad, size)
     else:
-        tables = _parquet_parts(files, {flag: (COLUMNS | columns)[flag] for flag in OF_INTERACTIONS})
-    return parse_tables(tables, files.where, (catalogue, Path(items)), bad, columns, time_unit)
+        flags = (*OF_INTERACTIONS, *["event_column"] * events)
+        named = {flag: (COLUMNS | columns)[flag] for flag in flags}
+        tables = _parquet_parts(files, named, [condition.column for condition in conditions])
+    return parse_tables(tables, files.where, (catalogue, Path(items)), bad, columns, time_unit, conditions, events)
 
 
 def parse_tables(
@@ -277,6 +371,8 @@ def parse_tables(
     bad: BadRows,
     columns: Mapping[str, str],
     time_unit: str | None = None,
+    conditions: Sequence[Condition] = (),
+    events: bool = False,
 ) -> TableSource:
     """The same as `read_tables` of tables that are already in memory, or come part by part, each with its file."""
     named = {**COLUMNS, **columns}
@@ -289,7 +385,7 @@ def parse_tables(
                     column_of(table, path, named[flag], flag)
             yield path, table
 
-    return TableSource(table, items[1], lines, where, checked(), named, bad, time_unit)
+    return TableSource(table, items[1], lines, where, checked(), named, bad, time_unit, conditions, events)
 
 
 def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Path, pd.DataFrame]]:
@@ -310,21 +406,24 @@ def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Pa
             yield path, table
 
 
-def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tuple[Path, pd.DataFrame]]:
-    """Some columns of parquet files in parts."""
+def _parquet_parts(
+    files: TableFiles, columns: Mapping[str, str], others: Sequence[str]
+) -> Iterator[tuple[Path, pd.DataFrame]]:
+    """Some columns of parquet files in parts: those that flags name, and others."""
     if files.kind != PARQUET:
         read_table(files.files[0])  # raises the error
     columns = {flag: name for flag, name in columns.items() if flag != "time_column" or name}
-    names = list(dict.fromkeys(columns.values()))
+    names = list(dict.fromkeys([*columns.values(), *others]))
     schema = common_schema(files, names)
     whole = _frame(schema.empty_table(), files.files[0])
-    for flag, name in columns.items():
+    for flag, name in [*columns.items(), *((None, name) for name in others)]:
         column_of(whole, files.files[0], name, flag)
     for path in files.files:
         begin = 0
         for batch in _parquet_batches(path, names):
             table = _frame(batch, path)
             table.index = pd.RangeIndex(begin, begin + len(table))
+            table.attrs["columns"] = schema.names
             begin += len(table)
             yield path, table
 

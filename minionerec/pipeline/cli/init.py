@@ -33,6 +33,7 @@ from minionerec.pipeline.cli.sizes import (
     windows_seen,
 )
 from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.settings import default_of
 
 if TYPE_CHECKING:
     from minionerec.data.build import BuiltCorpus
@@ -67,6 +68,16 @@ def init_arguments(program: str) -> CommandParser:
     for name in COLUMNS:
         text = str(described[name].metadata["setting"].help).removeprefix("tables, recbole: ")
         parser.add_argument(f"--{name}", default=described[name].default, metavar="COLUMN", help=text)
+    parser.add_argument(
+        "--targets",
+        nargs="+",
+        default=[],
+        metavar="EVENTS",
+        help="events that are predicted, such as purchase; interactions of other events are in histories alone",
+    )
+    parser.add_argument(
+        "--where", default="", metavar="CONDITION", help="condition that interactions must meet, such as 'rating >= 4'"
+    )
     parser.add_argument(
         "--max_bad_rows", default="0", metavar="N", help="rows that cannot be used and may be dropped (default: 0)"
     )
@@ -107,11 +118,13 @@ def run_init(program: str) -> None:
         items=given.items,
         interactions=given.interactions,
         max_bad_rows=int(convert(given.max_bad_rows, int, "--max_bad_rows")),
+        targets=convert(given.targets, list[str], "--targets"),
+        where=given.where,
         output=str(Path("runs", name)),
         **columns,
     )
-    for key in ("items", "interactions", *COLUMNS):
-        placeholder = PLACEHOLDER.search(getattr(config, key))
+    for key in ("items", "interactions", "where", "targets", *COLUMNS):
+        placeholder = PLACEHOLDER.search(str(getattr(config, key)))
         if placeholder is not None:
             raise ConfigError(
                 f"{key} is {shown(getattr(config, key))}, but a recipe reads {placeholder[0]} as a placeholder. Rename "
@@ -169,7 +182,7 @@ def shape_of(config: PrepareConfig) -> Shape:
 
     source = read_source(config, config.local().inputs(), BadRows(config.max_bad_rows))
     with tempfile.TemporaryDirectory() as folder, started(config.engine, None, Path(folder)) as engine:
-        built = build_corpus(engine, source, split=config.split)
+        built = build_corpus(engine, source, split=config.split, targets=config.targets)
         shape = _shape(built, built.chains())
     if len(built.items) < FEWEST_ITEMS:
         raise ConfigError(
@@ -198,6 +211,7 @@ def _shape(built: "BuiltCorpus", sequences: "Chains") -> Shape:
         ties=None if audit.ties is None or not audit.pairs else audit.ties / audit.pairs,
         listed=audit.agrees_with_ids,
         texts=bool((built.items[["title", "description"]] != "").to_numpy().any()),
+        all_targets="targets" not in built.counts,
     )
 
 
@@ -306,9 +320,9 @@ def recipe_text(
     chosen, times = _steps(shape, minutes, paces)
     defaults = PrepareConfig.__dataclass_fields__
     own: dict[str, Any] = {"items": config.items, "interactions": config.interactions}
-    own |= {key: getattr(config, key) for key in (*COLUMNS, "max_bad_rows")}
+    own |= {key: getattr(config, key) for key in (*COLUMNS, "targets", "where", "max_bad_rows")}
     chosen["corpus"] = {
-        **{key: (value, "") for key, value in own.items() if value != defaults[key].default},
+        **{key: (value, "") for key, value in own.items() if value != default_of(defaults[key])},
         **chosen["corpus"],
     }
     chosen["report"] = {"title": (name, "")}

@@ -37,6 +37,7 @@ class Shape:
         ties: Share of neighbouring pairs with equal times; None where no times are known.
         listed: Whether the order of equal times agrees with the order of item ids.
         texts: Whether some item has a title or a description.
+        all_targets: Whether every interaction is predicted, whatever its event.
     """
 
     items: int
@@ -48,6 +49,7 @@ class Shape:
     ties: float | None
     listed: bool
     texts: bool = True
+    all_targets: bool = True
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _corpus(shape: Shape) -> ChosenSettings:
         )
     return {
         "ties": (
-            "shuffle" if shape.listed else "keep",
+            ("shuffle" if shape.all_targets else "together") if shape.listed else "keep",
             order,
         ),
         "max_history": (

@@ -9,6 +9,7 @@ from minionerec.core.errors import DataError
 from minionerec.core.paths import find_path
 from minionerec.data.engines.engine import parse_size
 from minionerec.data.files import check_file
+from minionerec.data.filters import parse_conditions
 from minionerec.data.names import (
     AMAZON,
     COLUMNS,
@@ -81,6 +82,20 @@ class PrepareConfig(StageConfig):
         COLUMNS["time_column"],
         "tables, recbole: column of times, all numbers or all ISO dates; '' where there is none and rows are in the "
         "order of time",
+    )
+    event_column: str = setting(
+        COLUMNS["event_column"],
+        "tables, recbole: column of events, such as view and purchase; it is read where targets are given",
+    )
+    targets: list[str] = setting(
+        [],
+        "tables, recbole: events that are predicted, such as [purchase]; interactions of other events are in histories "
+        "and no targets; by default each interaction is a target, whatever its event",
+    )
+    where: str = setting(
+        "",
+        "tables, recbole: condition on columns of the interactions, such as 'rating >= 4' or 'event != return'; rows "
+        "that do not meet it are left out and counted",
     )
     time_unit: str | None = setting(
         None,
@@ -172,6 +187,11 @@ class PrepareConfig(StageConfig):
             yield f"layout_index is {self.layout_index!r}, but layout is not given. Give both or none."
         if self.source == "published":
             yield from self._of_published()
+        if self.targets and self.ties == "shuffle":
+            yield "ties is 'shuffle', but targets are given. Take ties 'keep' or 'together'."
+        if self.event_column != COLUMNS["event_column"] and not self.targets:
+            yield f"event_column is {self.event_column!r}, but events are read for targets alone. Give both or none."
+        parse_conditions(self.where)
         if self.engine_memory is not None:
             parse_size(self.engine_memory)
 
@@ -185,6 +205,8 @@ class PrepareConfig(StageConfig):
             ("interactions", self.interactions, FROM_FILES, FROM_FILES),
             ("items", self.items, FROM_FILES, with_items),
             ("time_unit", self.time_unit, WITH_COLUMNS, ()),
+            ("targets", self.targets, WITH_COLUMNS, ()),
+            ("where", self.where, WITH_COLUMNS, ()),
             ("max_title_words", self.max_title_words, AMAZON, ()),
         )
         checks += tuple(

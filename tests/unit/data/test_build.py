@@ -60,6 +60,7 @@ choices = st.fixed_dictionaries(
         "core": st.sampled_from([0, 1, 2, 5, 12]),
         "max_eval_examples": st.sampled_from([0, 0, 1, 2, 3, 7]),
         "quirks": st.sampled_from([(), (), ("published_order",)]),
+        "targets": st.sampled_from([(), (), ("purchase",), ("cart", "purchase")]),
         "seed": st.integers(0, 5),
     }
 )
