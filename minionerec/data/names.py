@@ -15,6 +15,8 @@ COLUMNS = {
 }
 """Settings that name columns, and their defaults; that of descriptions may be absent where it has its default name, and
 that of events is read only where events are predicted."""
+PURCHASES = ("purchase", "purchased", "buy", "order", "ordered", "transaction", "sale")
+"""Names of events, in small letters, that `minionerec init` takes for the purchases of a log with other events."""
 OF_ITEMS = ("item_column", "title_column", "description_column")
 """Those of `COLUMNS` that a table of items has."""
 OF_INTERACTIONS = ("user_column", "item_column", "time_column")

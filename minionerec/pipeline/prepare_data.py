@@ -149,7 +149,7 @@ def read_source(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows)
     return READERS[config.source](config, inputs, bad)
 
 
-def _interactions(config: PrepareConfig, inputs: Mapping[str, Path]) -> TableFiles:
+def interaction_files(config: PrepareConfig, inputs: Mapping[str, Path]) -> TableFiles:
     """The files of interactions: one, or those of a folder."""
     if "interactions" in inputs:
         return TableFiles.at(inputs["interactions"])
@@ -178,7 +178,7 @@ Reader = Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSourc
 _BUILT_IN: dict[str, Reader] = {
     "demo": lambda config, inputs, bad: read_tables(inputs["interactions"], inputs["items"], bad),
     "tables": lambda config, inputs, bad: read_tables(
-        _interactions(config, inputs), inputs["items"], bad, **_columns(config)
+        interaction_files(config, inputs), inputs["items"], bad, **_columns(config)
     ),
     **dict.fromkeys(AMAZON, _amazon),
     "movielens": lambda config, inputs, bad: read_movielens(inputs["interactions"], inputs["items"], bad),

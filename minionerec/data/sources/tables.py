@@ -31,6 +31,7 @@ from minionerec.data.sources.table_files import (
     check_names,
     common_schema,
     kind_of,
+    read_schema,
     readable_table,
 )
 from minionerec.data.sources.text import INSIDE, PART, read_json_parts, read_text_parts, read_text_table
@@ -386,6 +387,18 @@ def parse_tables(
             yield path, table
 
     return TableSource(table, items[1], lines, where, checked(), named, bad, time_unit, conditions, events)
+
+
+def column_names(files: TableFiles, bad: BadRows) -> list[str]:
+    """The columns of some files, by the first of them.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    if files.kind not in (*SEPARATORS, LINES):
+        return list(read_schema(files.files[0]).names)
+    _, part = next(iter(_text_parts(files, bad, 1 << 16)))
+    return [str(name) for name in part.columns]
 
 
 def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Path, pd.DataFrame]]:

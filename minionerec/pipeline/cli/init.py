@@ -16,7 +16,7 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import convert
-from minionerec.data.names import COLUMNS
+from minionerec.data.names import COLUMNS, PURCHASES
 from minionerec.pipeline.cli.plan import plan_of
 from minionerec.pipeline.cli.recipes import PLACEHOLDER, USUAL
 from minionerec.pipeline.cli.sizes import (
@@ -130,6 +130,7 @@ def run_init(program: str) -> None:
                 f"{key} is {shown(getattr(config, key))}, but a recipe reads {placeholder[0]} as a placeholder. Rename "
                 "it without braces."
             )
+    config = with_targets(config)
     shape = shape_of(config)
     paces = measured_paces(config, shape)
     text = recipe_text(config, shape, name, minutes, paces)
@@ -163,6 +164,41 @@ def _planned(text: str, file: Path) -> int:
             return len(plan_of(trial))
         except ConfigError as error:
             raise ConfigError(str(error).replace(str(trial), str(file))) from None
+
+
+def with_targets(config: PrepareConfig) -> PrepareConfig:
+    """Settings of `prepare-data` with the purchases of a log as targets, where it has other events too.
+
+    They are kept as they are where targets are given, there is no column of events, or not exactly one event is a
+    purchase by its name (`minionerec.data.names.PURCHASES`).
+
+    Raises:
+        DataError: If a table cannot be used.
+    """
+    from minionerec.data.source import BadRows
+    from minionerec.data.sources.tables import column_names
+    from minionerec.pipeline.prepare_data import interaction_files, read_source
+
+    local = config.local()
+    inputs = local.inputs()
+    if config.targets or config.event_column not in column_names(
+        interaction_files(local, inputs), BadRows(config.max_bad_rows)
+    ):
+        return config
+    tried = replace(config, targets=[PURCHASES[0]])
+    source = read_source(tried, inputs, BadRows(config.max_bad_rows))
+    counts = np.zeros(0, dtype=np.int64)
+    for batch in source.batches():
+        counts = np.bincount(batch.events, minlength=len(source.events)) + np.pad(
+            counts, (0, len(source.events) - len(counts))
+        )
+    purchases = [name for name in source.events if name.lower() in PURCHASES]
+    listed = ", ".join(f"{name} {count:,}" for name, count in zip(source.events, counts.tolist(), strict=True))
+    if len(purchases) != 1 or len(source.events) == 1:
+        print(f"Events: {listed}. Each row counts alike; give --targets to predict some events alone.")
+        return config
+    print(f"Events: {listed}. Targets are those of {purchases[0]!r}; give --targets to predict others.")
+    return replace(config, targets=purchases)
 
 
 def shape_of(config: PrepareConfig) -> Shape:

@@ -200,6 +200,41 @@ def test_the_recipe_of_fifty_items(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("Run them with: minionerec run 'my shop'\n")
 
 
+def with_events(folder, events, column="event"):
+    """The tables with a view before each interaction."""
+    tables(folder)
+    with open(folder / "interactions.csv", newline="") as file:
+        (header, *rows) = csv.reader(file)
+    with open(folder / "interactions.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*header, column])
+        for user, item, time in rows:
+            writer.writerows([(user, item, int(time) - 60, events[0]), (user, item, time, events[-1])])
+
+
+def test_the_purchases_of_a_log_with_views_are_its_targets(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with_events(tmp_path, ["view", "Purchase"])
+    init(monkeypatch, "items.csv", "interactions.csv", "shop")
+    assert "Events: view 500, Purchase 500. Targets are those of 'Purchase'" in capsys.readouterr().out
+    corpus = yaml.safe_load((tmp_path / "shop.yaml").read_text())["steps"]["corpus"]
+    assert corpus["targets"] == ["Purchase"]
+    jobs = {key.step: job for key, job in plan_of(tmp_path / "shop.yaml").items()}
+    result = run_prepare(jobs["corpus"].settings)
+    assert result.counts["events"] == {"view": 500, "Purchase": 500} and result.counts["rows"] == 500
+    init(monkeypatch, "items.csv", "interactions.csv", "views", "--targets", "view", "--where", "item_id != 3")
+    corpus = yaml.safe_load((tmp_path / "views.yaml").read_text())["steps"]["corpus"]
+    assert (corpus["targets"], corpus["where"]) == (["view"], "item_id != 3")
+
+
+def test_events_without_a_purchase_count_alike(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with_events(tmp_path, ["view", "click"])
+    init(monkeypatch, "items.csv", "interactions.csv", "shop")
+    assert "Events: view 500, click 500. Each row counts alike" in capsys.readouterr().out
+    assert "targets" not in yaml.safe_load((tmp_path / "shop.yaml").read_text())["steps"]["corpus"]
+
+
 def test_items_without_any_text_get_vectors_of_interactions(tmp_path, monkeypatch):
     """The steps that read texts run to their end on what is written."""
     monkeypatch.chdir(tmp_path)
