@@ -4,7 +4,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.errors import ConfigError, shown
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.plugins import Registry
@@ -12,7 +15,7 @@ from minionerec.data.audit import OrderAudit, audit_examples
 from minionerec.data.build import build_corpus
 from minionerec.data.engines.engine import started
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
-from minionerec.data.names import AMAZON, COLUMNS, SPLITS
+from minionerec.data.names import AMAZON, COLUMNS, SPLITS, TEXT_COLUMNS
 from minionerec.data.published import published_numbers, read_published_files, with_times_by_order
 from minionerec.data.source import BadRows, InteractionSource
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
@@ -99,7 +102,8 @@ def _take_published(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
         write_layout(config.layout, config.layout_name, corpus, published_numbers(corpus), records, sids)
     times = {split: rows.times for split, rows in corpus.splits().items() if rows.times is not None}
     audit = audit_examples(corpus, SPLITS, times or None)
-    with work.finish(seed=None, counts={**corpus.all_counts(), "order": audit.counts()}) as path:
+    counts = {**corpus.all_counts(), "order": audit.counts(), **_text_columns(config, corpus.items)}
+    with work.finish(seed=None, counts=counts) as path:
         corpus.write(path)
     return audit
 
@@ -126,13 +130,27 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
             seed=config.seed,
         )
         seed = config.seed if config.ties == "shuffle" else None
-        with work.finish(seed=seed, counts={**built.counts, **bad.counts()}) as path:
+        counts = {**built.counts, **bad.counts(), **_text_columns(config, built.items)}
+        with work.finish(seed=seed, counts=counts) as path:
             built.write(path)
             if config.layout is not None:
                 sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None
                 corpus, records = built.corpus(), item_records(built.items)
                 write_layout(config.layout, config.layout_name, corpus, built.user_numbers(), records, sids)
     return built.audit
+
+
+def _text_columns(config: PrepareConfig, items: pd.DataFrame) -> dict[str, list[str]]:
+    """The columns of an item's text, for the manifest; none where they are the usual ones.
+
+    Raises:
+        ConfigError: If the items have no such column.
+    """
+    for name in config.text_columns:
+        if name not in items.columns:
+            known = ", ".join(map(str, items.columns))
+            raise ConfigError(f"text_columns names {shown(name)}, which the items do not have; their columns: {known}.")
+    return {} if tuple(config.text_columns) == TEXT_COLUMNS else {"text_columns": config.text_columns}
 
 
 def read_source(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> InteractionSource:

@@ -16,7 +16,7 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import convert
-from minionerec.data.names import COLUMNS, PURCHASES
+from minionerec.data.names import COLUMNS, ITEM_COLUMNS, PURCHASES
 from minionerec.pipeline.cli.plan import plan_of
 from minionerec.pipeline.cli.recipes import PLACEHOLDER, USUAL
 from minionerec.pipeline.cli.sizes import (
@@ -132,6 +132,9 @@ def run_init(program: str) -> None:
             )
     config = with_targets(config)
     shape = shape_of(config)
+    if shape.roles:
+        print(f"Columns of items: {', '.join(f'{name} ({role})' for name, role in shape.roles.items())}.")
+        print(f"An item's text: {', '.join(shape.text_columns)}; filters and rewards read all columns.")
     paces = measured_paces(config, shape)
     text = recipe_text(config, shape, name, minutes, paces)
     steps, spent = _planned(text, file), sum(_steps(shape, minutes, paces)[1].values())
@@ -229,6 +232,8 @@ def shape_of(config: PrepareConfig) -> Shape:
 
 def _shape(built: "BuiltCorpus", sequences: "Chains") -> Shape:
     """The shape of a corpus with histories of at most 10 items."""
+    from minionerec.data.roles import column_roles
+
     train = np.flatnonzero(sequences.splits == 0)
     users = np.searchsorted(sequences.offsets, train, side="right") - 1
     before = float(np.median(train - sequences.offsets[users]))
@@ -247,6 +252,7 @@ def _shape(built: "BuiltCorpus", sequences: "Chains") -> Shape:
         ties=None if audit.ties is None or not audit.pairs else audit.ties / audit.pairs,
         listed=audit.agrees_with_ids,
         texts=bool((built.items[["title", "description"]] != "").to_numpy().any()),
+        roles=column_roles(built.items, ITEM_COLUMNS),
         all_targets="targets" not in built.counts,
     )
 

@@ -5,8 +5,10 @@ Steam); a larger data set never gets a smaller model, a shorter history or fewer
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from minionerec.data.names import CATEGORY, TAGS, TEXT_COLUMNS
 
 LEVELS, CODES = 3, 256
 """Levels of an SID, and most codes of each."""
@@ -38,6 +40,7 @@ class Shape:
         listed: Whether the order of equal times agrees with the order of item ids.
         texts: Whether some item has a title or a description.
         all_targets: Whether every interaction is predicted, whatever its event.
+        roles: The further columns of the items and their roles (`minionerec.data.roles`).
     """
 
     items: int
@@ -50,6 +53,12 @@ class Shape:
     listed: bool
     texts: bool = True
     all_targets: bool = True
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns of an item's text: title, description and all categories."""
+        return [*TEXT_COLUMNS, *(name for name, role in self.roles.items() if role in (CATEGORY, TAGS))]
 
 
 @dataclass(frozen=True)
@@ -120,7 +129,10 @@ def _corpus(shape: Shape) -> ChosenSettings:
         order = f"{share} of a user's neighbouring pairs are within one second" + (
             f"; their order {agrees}" if shape.ties else ""
         )
-    return {
+    named: ChosenSettings = {}
+    if len(shape.text_columns) > len(TEXT_COLUMNS):
+        named["text_columns"] = (shape.text_columns, "items are compared by the columns that hold categories, too")
+    return named | {
         "ties": (
             ("shuffle" if shape.all_targets else "together") if shape.listed else "keep",
             order,

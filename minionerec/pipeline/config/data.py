@@ -20,6 +20,7 @@ from minionerec.data.names import (
     QUIRKS,
     SOURCES,
     SPLIT_NAMES,
+    TEXT_COLUMNS,
     TIES,
     TIME_UNITS,
     WITH_COLUMNS,
@@ -76,6 +77,11 @@ class PrepareConfig(StageConfig):
     title_column: str = setting(COLUMNS["title_column"], "tables, recbole: column of item titles")
     description_column: str = setting(
         COLUMNS["description_column"], "tables, recbole: column of item descriptions; 'description' may be absent"
+    )
+    text_columns: list[str] = setting(
+        list(TEXT_COLUMNS),
+        "columns of the items that make an item's text, such as [title, brand, category, description]: semantic IDs "
+        "and neighbours by text compare items by it",
     )
     user_column: str = setting(COLUMNS["user_column"], "tables, recbole: column of user ids")
     time_column: str = setting(
@@ -192,6 +198,8 @@ class PrepareConfig(StageConfig):
         if self.event_column != COLUMNS["event_column"] and not self.targets:
             yield f"event_column is {self.event_column!r}, but events are read for targets alone. Give both or none."
         parse_conditions(self.where)
+        if not self.text_columns or len(set(self.text_columns)) < len(self.text_columns):
+            yield f"text_columns is {self.text_columns}; name each column once, and at least one."
         if self.engine_memory is not None:
             parse_size(self.engine_memory)
 

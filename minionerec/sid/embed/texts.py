@@ -17,7 +17,7 @@ from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import ITEM_COLUMNS
+from minionerec.data.names import ITEM_COLUMNS, TEXT_COLUMNS
 from minionerec.data.rows import SplitExamples
 from minionerec.sid.embed.encoder import WORDLLAMA, WORDLLAMA_TOKENIZER, WORDLLAMA_WEIGHTS, encoder_inputs
 
@@ -39,34 +39,36 @@ def load_items(path: str | os.PathLike[str], texts: bool = True) -> Corpus:
         ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or its
             items cannot be read.
     """
-    expected = open_artefact(path, "corpus")["counts"].get("items")
+    counts = open_artefact(path, "corpus")["counts"]
     columns = dict.fromkeys(ITEM_COLUMNS if texts else ITEM_COLUMNS[:1], "text")
     remedy = "Run the stage that makes the corpus again (minionerec prepare-data)."
     file, none = Path(path) / "items.parquet", SplitExamples.none()
     items = read_parquet(file, columns, only=not texts, remedy=remedy)
-    if len(items) != expected:
-        raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {expected}. {remedy}")
-    return Corpus(items, none, none, none, split="", max_history=0)
+    if len(items) != counts.get("items"):
+        raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {counts.get('items')}. {remedy}")
+    return Corpus(items, none, none, none, split="", max_history=0, counts=counts)
 
 
 def item_texts(corpus: Corpus) -> list[str]:
-    """Title and description of each item, joined by one space; every run of white space becomes one space.
+    """The text of each item: its title and description, or the columns that the corpus names (`text_columns`).
+
+    They are joined by one space; every run of white space becomes one space.
 
     Args:
         corpus: The corpus.
 
     Returns:
-        N texts, text i of item index i; "" where an item has neither title nor description.
+        N texts, text i of item index i; "" where all columns of an item are empty.
 
     Raises:
         DataError: If no item has any text.
     """
-    items = corpus.items
-    titles, descriptions = (items[name].fillna("").astype(str).tolist() for name in ("title", "description"))
-    texts = [" ".join(f"{title} {text}".split()) for title, text in zip(titles, descriptions, strict=True)]
+    names = corpus.counts.get("text_columns", TEXT_COLUMNS)
+    columns = [corpus.items[name].fillna("").astype(str).tolist() for name in names]
+    texts = [" ".join(" ".join(cells).split()) for cells in zip(*columns, strict=True)]
     if not any(texts):
         raise DataError(
-            f"none of the {len(texts)} items has a title or a description, so no vector can be made from text. "
+            f"none of the {len(texts)} items has a {' or a '.join(names)}, so no vector can be made from text. "
             "Give vectors of interactions (encoder: interactions), or ready ones (encoder: PATH.npy, one row per item)."
         )
     return texts

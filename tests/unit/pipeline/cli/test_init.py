@@ -11,6 +11,7 @@ from support.examples import user_windows
 from support.paths import ROOT
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.corpus import Corpus
 from minionerec.pipeline.build_sids import run_build_sids
 from minionerec.pipeline.cli import init as cli_init
 from minionerec.pipeline.cli.init import _steps, measured_paces, recipe_text, run_init, shape_of
@@ -22,6 +23,7 @@ from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.config.training import CatalogueTrainConfig
 from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.pipeline.train_catalogue import run_catalogue
+from minionerec.sid.embed.texts import item_texts, load_items
 
 SMALL = Shape(50, 500, 100, 320, 100, 3.0, 0.0, False)
 DEMO = Shape(600, 17_283, 2_200, 12_066, 2_300, 4.0, 0.0, False)
@@ -225,6 +227,30 @@ def test_the_purchases_of_a_log_with_views_are_its_targets(tmp_path, monkeypatch
     init(monkeypatch, "items.csv", "interactions.csv", "views", "--targets", "view", "--where", "item_id != 3")
     corpus = yaml.safe_load((tmp_path / "views.yaml").read_text())["steps"]["corpus"]
     assert (corpus["targets"], corpus["where"]) == (["view"], "item_id != 3")
+
+
+def test_columns_of_categories_are_part_of_the_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+    with open(tmp_path / "items.csv", newline="") as file:
+        (header, *rows) = csv.reader(file)
+    with open(tmp_path / "items.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*header, "brand", "price", "tags", "link", "shop"])
+        for number, row in enumerate(rows):
+            tags = "|".join(["red", "blue", "green", "old", "new", "big"][number % 4 : number % 4 + 2 + number % 2])
+            writer.writerow([*row, f"Brand{number % 6}", number / 4, tags, f"https://shop/{number}", "mine"])
+    init(monkeypatch, "items.csv", "interactions.csv", "shop")
+    printed = capsys.readouterr().out
+    assert "brand (category), price (number), tags (category), link (text), shop (ignore)" in printed
+    corpus = yaml.safe_load((tmp_path / "shop.yaml").read_text())["steps"]["corpus"]
+    assert corpus["text_columns"] == ["title", "description", "brand", "tags"]
+    jobs = {key.step: job for key, job in plan_of(tmp_path / "shop.yaml").items()}
+    run_prepare(jobs["corpus"].settings)
+    run_build_sids(jobs["sids"].settings)
+    texts = item_texts(load_items(jobs["corpus"].folder))
+    assert texts == item_texts(Corpus.load(jobs["corpus"].folder))
+    assert texts[7] == "thing 0 of kind 2 Brand1 old|new|big"
 
 
 def test_events_without_a_purchase_count_alike(tmp_path, monkeypatch, capsys):

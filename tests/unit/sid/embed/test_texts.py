@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,13 @@ from minionerec.sid.embed.texts import item_texts, tfidf_svd, word_pattern, word
 def test_text_is_title_and_description_with_clean_white_space():
     corpus = make_corpus([" Oak \n table", "Lamp", ""], ["solid\t\toak ", "", "only  words"])
     assert item_texts(corpus) == ["Oak table solid oak", "Lamp", "only words"]
+
+
+def test_text_is_that_of_the_columns_that_the_corpus_names():
+    corpus = make_corpus(["Oak", "Lamp"], ["wood", ""])
+    corpus.items["brand"] = ["Acme  Ltd", None]
+    named = replace(corpus, counts={**corpus.counts, "text_columns": ["brand", "title"]})
+    assert item_texts(named) == ["Acme Ltd Oak", "Lamp"]
 
 
 def test_missing_description_is_no_text():
