@@ -208,6 +208,21 @@ class CatalogueItems:
         """The item index of an id; None if unknown."""
         return self._index.get(item_id)
 
+    def column(self, name: str, field: str) -> Column:
+        """A column.
+
+        Args:
+            name: Its name.
+            field: The field that names it, for messages.
+
+        Raises:
+            RequestError: If there is no such column.
+        """
+        if name not in self.columns:
+            known = ", ".join(self.columns) or "none"
+            raise RequestError(field, f"is not a column of the items; columns: {known}.")
+        return self.columns[name]
+
     def mask(self, where: Mapping[str, Any]) -> np.ndarray:
         """The items that meet all conditions: bool (N,), read-only; recent results are cached.
 
@@ -222,10 +237,7 @@ class CatalogueItems:
             return self._masks[key]
         met = np.ones(len(self), dtype=bool)
         for name, condition in where.items():
-            if name not in self.columns:
-                known = ", ".join(self.columns) or "none"
-                raise RequestError(f"where.{name}", f"is not a column of the items; columns: {known}.")
-            met &= self.columns[name].holds(condition, f"where.{name}")
+            met &= self.column(name, f"where.{name}").holds(condition, f"where.{name}")
         if len(self._masks) >= _KEPT_MASKS:
             self._masks.clear()
         met.flags.writeable = False

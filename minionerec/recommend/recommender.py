@@ -1,7 +1,9 @@
 """The recommender: a trained model with its catalogue, queried by the user's own item ids."""
 
 import hashlib
+import math
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +19,12 @@ from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SessionClock
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.recommend.items import CatalogueItems
+from minionerec.recommend.items import CHOICE, CatalogueItems
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
-from minionerec.recommend.requests import Answer, Recommended, Request, RequestError, as_ids, plain_time
+from minionerec.recommend.requests import LONGER, Answer, Recommended, Request, RequestError, as_ids, plain_time
 
 BEAMS = 50
 """Minimum number of beams of a language model."""
@@ -151,8 +153,10 @@ class Recommender:
         """
         ranking, unknown, contexts = self.listed(requests)
         return [
-            Answer(self._named(items, scores), missing, context)
-            for items, scores, missing, context in zip(ranking.items, ranking.scores, unknown, contexts, strict=True)
+            Answer(self._named(request, items, scores), missing, context)
+            for request, items, scores, missing, context in zip(
+                requests, ranking.items, ranking.scores, unknown, contexts, strict=True
+            )
         ]
 
     def listed(self, requests: Sequence[Request]) -> tuple[Ranking, list[tuple[str, ...]], list[str]]:
@@ -167,16 +171,43 @@ class Recommender:
         understood = [self.understand(request) for request in requests]
         items: list[Sequence[int]] = [()] * len(requests)
         scores: list[Sequence[float]] = [()] * len(requests)
-        for k, indices in self._by_beams([request.k for request in requests]).items():
+        lengths = [request.k * (LONGER if request.is_rearranged else 1) for request in requests]
+        for k, indices in self._by_beams(lengths).items():
             each, masks, without, _ = zip(*(understood[index] for index in indices), strict=True)
             allowed = Allowed.of_masks(masks, without, len(self.items))
             ranking = self.ranker.rank(Queries.joined(each), k, None if allowed.unrestricted else allowed)
             for row, index in enumerate(indices):
-                most = requests[index].k
+                most = lengths[index]
                 items[index], scores[index] = ranking.items[row][:most], ranking.scores[row][:most]
+                if requests[index].is_rearranged:
+                    items[index], scores[index] = self._rearranged(requests[index], items[index], scores[index])
         given = [query.session_context for query, *_ in understood]
         contexts = [SESSION_CONTEXTS[UNKNOWN if own is None else int(own[0])] for own in given]
         return Ranking(items, scores), [unknown for *_, unknown in understood], contexts
+
+    def _boosts(self, request: Request, items: Sequence[int]) -> np.ndarray:
+        """The logarithm of the factor of each item: float64 (N,)."""
+        boosts = np.zeros(len(items))
+        for name, factors in (request.boost or {}).items():
+            boosts += [math.log(factors.get(self.items.columns[name].at(item), 1.0)) for item in items]
+        return boosts
+
+    def _rearranged(
+        self, request: Request, items: Sequence[int], scores: Sequence[float]
+    ) -> tuple[Sequence[int], Sequence[float]]:
+        """The list of a request with `boost` or `at_most` from a longer one, best first."""
+        values = np.array(scores, dtype=np.float64) + self._boosts(request, items)
+        order = np.argsort(-values, kind="stable").tolist()
+        counts: Counter[tuple[str, Any]] = Counter()
+        chosen, others = [], []
+        for position in order:
+            held = [(name, self.items.columns[name].at(items[position])) for name in request.at_most or {}]
+            held = [(name, value) for name, value in held if value is not None]
+            fits = all(counts[name, value] < (request.at_most or {})[name] for name, value in held)
+            (chosen if fits else others).append(position)
+            counts.update(held if fits else ())
+        listed = [*chosen, *others][: request.k]
+        return [items[position] for position in listed], [float(values[position]) for position in listed]
 
     @property
     def context(self) -> frozenset[str]:
@@ -219,6 +250,7 @@ class Recommender:
         missing: dict[str, None] = {}
         history = self._indices(request.history, "history", request.unknown, missing)
         context = self._session_context(request)
+        self._check_columns(request)
         mask = self.items.mask(request.where) if request.where else None
         if request.only is not None:
             listed = np.zeros(len(self.items), dtype=bool)
@@ -229,6 +261,23 @@ class Recommender:
             without = [*without, *history]
         newest = np.array(history[-self.max_history :], dtype=np.int32)
         return Queries([newest], context, [np.array(history, dtype=np.int32)]), mask, without, tuple(missing)
+
+    def _check_columns(self, request: Request) -> None:
+        """Check the columns that a request names.
+
+        Raises:
+            RequestError: If there is no such column, a boosted one holds no texts, or the model has no probabilities.
+        """
+        for position, name in enumerate(request.columns):
+            self.items.column(name, f"columns[{position}]")
+        for name in request.at_most or ():
+            self.items.column(name, f"at_most.{name}")
+        for name in request.boost or ():
+            kind = self.items.column(name, f"boost.{name}").kind
+            if kind != CHOICE:
+                raise RequestError(f"boost.{name}", f"is a column of {kind} values; only texts can be boosted.")
+        if request.boost and self.sids is None:
+            raise RequestError("boost", "multiplies probabilities, which this model does not have. Leave it out.")
 
     def _session_context(self, request: Request) -> np.ndarray:
         """The session context of a request: int8 (1,), an index into `SESSION_CONTEXTS`.
@@ -264,14 +313,18 @@ class Recommender:
                 missing[item_id] = None
         return found
 
-    def _named(self, items: Sequence[int], scores: Sequence[float]) -> tuple[Recommended, ...]:
+    def _named(self, request: Request, items: Sequence[int], scores: Sequence[float]) -> tuple[Recommended, ...]:
         ids, titles, pairs = self.items.ids, self.items.titles, zip(items, scores, strict=True)
-        chances = self.probabilities(items, scores)
+        chances = self.probabilities(items, np.array(scores, dtype=np.float64) - self._boosts(request, items))
+        cells = [{name: self.items.columns[name].at(item) for name in request.columns} for item in items]
         if self.sids is None or chances is None:
-            return tuple(Recommended(ids[item], titles[item], None, score, None) for item, score in pairs)
+            return tuple(
+                Recommended(ids[item], titles[item], None, score, None, own)
+                for (item, score), own in zip(pairs, cells, strict=True)
+            )
         return tuple(
-            Recommended(ids[item], titles[item], self.sids[item], score, chance)
-            for (item, score), chance in zip(pairs, chances.tolist(), strict=True)
+            Recommended(ids[item], titles[item], self.sids[item], score, chance, own)
+            for (item, score), chance, own in zip(pairs, chances.tolist(), cells, strict=True)
         )
 
 

@@ -111,9 +111,14 @@ def name_shown(name: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+LONGER = 5
+"""How many times as long as a list the one is that `boost` and `at_most` choose from."""
 _ID = Annotated[str, expected("an item id: a text or a whole number")]
 Ids = Annotated[Collection[str], list_of(_ID, before=as_ids)]
 TIME = "an ISO date such as 2018-11-05T12:30:00, or a number of seconds since 1970"
+Names = Annotated[Collection[str], list_of(Annotated[str, expected("the name of a column")])]
+Factor = Annotated[float, Field(gt=0, le=1e6), expected("a number above 0, at most 1000000")]
+Most = Annotated[int, Field(ge=1), expected("a whole number from 1")]
 Time = Annotated[Annotated[str, Field(max_length=64)] | int | float, expected(TIME)]
 
 
@@ -139,6 +144,11 @@ class Request:
             in UTC where they have no zone, or all numbers: seconds, milli-, micro- or nanoseconds since 1970. None
             where nothing is known.
         now: The time of the request, in the form of `times`, with which it is given.
+        columns: Columns of the items table that the answer has for each item.
+        boost: Factors of probabilities by column and text: {"brand": {"Acme": 1.2}}. They reorder the `LONGER` · k best
+            items; only models with probabilities take them.
+        at_most: How many items of one value a list may have, by column: {"brand": 2}. The best that fit are taken from
+            the `LONGER` · k best items; if these are too few, the best of the others follow, so that the list is full.
 
     Raises:
         RequestError: If a field is invalid, with its value and what is expected.
@@ -179,6 +189,20 @@ class Request:
         ),
     ] = None
     now: Annotated[Time | None, Field(description="the time of the request, in the form of times")] = None
+    columns: Annotated[Names, Field(description="columns of the items that the answer has")] = ()
+    boost: Annotated[
+        Mapping[str, Mapping[str, Factor]] | None,
+        Field(description="factors of probabilities by column and text, for models that have probabilities"),
+    ] = None
+    at_most: Annotated[
+        Mapping[str, Most] | None,
+        Field(description="how many items of one value a list may have, by column; the list stays full"),
+    ] = None
+
+    @property
+    def is_rearranged(self) -> bool:
+        """Whether its list is made of a longer one."""
+        return bool(self.boost or self.at_most)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -286,7 +310,9 @@ class Request:
         return RequestError("".join(path), message)
 
 
-_NOUNS = {"where": "conditions", "times": "times"}
+_NOUNS = {"where": "conditions", "times": "times", "columns": "names of columns"} | dict.fromkeys(
+    ("boost", "at_most"), "conditions"
+)
 
 
 class Recommended(NamedTuple):
@@ -299,6 +325,7 @@ class Recommended(NamedTuple):
         score: The ranking score: the log-probability of its semantic ID (plus the lift of new items, if any); for other
             rankers their own score.
         probability: Of its semantic ID, which other items may share; None where scores are not log-probabilities.
+        columns: Values of the columns that the request names; None where an item has none.
     """
 
     item_id: str
@@ -308,6 +335,7 @@ class Recommended(NamedTuple):
         float, WithJsonSchema({"type": ["number", "null"], "description": "ranking score, higher is better"})
     ]
     probability: Annotated[float | None, Field(description="of the semantic ID, if the model has probabilities")]
+    columns: Annotated[Mapping[str, Any], Field(description="values of the columns that the request names")]
 
 
 @dataclass(frozen=True)

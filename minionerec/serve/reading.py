@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 from pydantic import Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass as model
 
-from minionerec.recommend.requests import STRICT, Request, RequestError, Time, expected, list_of, name_shown
+from minionerec.recommend.requests import (
+    STRICT,
+    Factor,
+    Most,
+    Request,
+    RequestError,
+    Time,
+    expected,
+    list_of,
+    name_shown,
+)
 from minionerec.serve.config import Limits
 
 if TYPE_CHECKING:
@@ -210,7 +220,9 @@ def limited(limits: Limits) -> type[Request]:
         Annotated[bounds, Tag("dict")] | Annotated[values, Tag("list")] | Annotated[value, Tag("value")],
         Discriminator(lambda given: type(given).__name__ if isinstance(given, dict | list) else "value"),
     ]
-    columns: Any = dict[Annotated[text, expected("the name of a column")], condition]
+    name: Any = Annotated[text, expected("the name of a column")]
+    columns: Any = dict[name, condition]
+    factors: Any = Annotated[dict[text, Factor], Field(min_length=1, max_length=limits.max_list)]
     narrower: dict[str, Any] = {
         "history": Annotated[Collection[str], list_of(item_id, limits.max_history)],
         "k": Annotated[int, Field(ge=1, le=limits.max_k), expected(f"a whole number from 1 to {limits.max_k}")],
@@ -218,6 +230,9 @@ def limited(limits: Limits) -> type[Request]:
         "without": Annotated[Collection[str], list_of(item_id, limits.max_list)],
         "where": Annotated[columns, Field(max_length=_MOST_CONDITIONS)] | None,
         "times": Annotated[Collection[Any], list_of(Time | None, limits.max_history)] | None,
+        "columns": Annotated[Collection[str], list_of(name, _MOST_CONDITIONS)],
+        "boost": Annotated[dict[name, factors], Field(max_length=_MOST_CONDITIONS)] | None,
+        "at_most": Annotated[dict[name, Most], Field(max_length=_MOST_CONDITIONS)] | None,
     }
     own = cast(Any, Request).__pydantic_fields__
     body = {name: Field(default=own[name].default, description=own[name].description) for name in narrower}

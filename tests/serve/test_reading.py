@@ -38,11 +38,30 @@ def test_a_full_request_is_read():
         "session_context": "later",
         "times": ["2018-11-05", None],
         "now": 1.5,
+        "columns": ["price"],
+        "boost": {"department": {"Tea": 1.5}},
+        "at_most": {"department": 2},
     }
     requests, single = read_call(read_json(json.dumps(body).encode()), LIMITS)
     assert ([asdict(request) for request in requests], single) == ([body], True)
     assert (
-        asdict(Request(["a", "ä"], 3, True, ["b"], ["c"], body["where"], "refuse", "later", ["2018-11-05", None], 1.5))
+        asdict(
+            Request(
+                ["a", "ä"],
+                3,
+                True,
+                ["b"],
+                ["c"],
+                body["where"],
+                "refuse",
+                "later",
+                ["2018-11-05", None],
+                1.5,
+                ["price"],
+                {"department": {"Tea": 1.5}},
+                {"department": 2},
+            )
+        )
         == body
     )
     requests, single = read_call({"requests": [body, {}]}, LIMITS)
@@ -145,6 +164,11 @@ def test_a_name_given_twice_is_named():
         ({"requests": [{}] * 4}, "requests", "has 4 requests; at most 3 per call are allowed."),
         ({"requests": [{}, {"k": 0}]}, "requests[1].k", "is 0; expected a whole number from 1 to 50."),
         ({"requests": [{}, 5]}, "requests[1]", "is 5; expected an object with a history."),
+        ({"at_most": {"a": 1.5}}, "at_most.a", "is 1.5; expected a whole number from 1."),
+        ({"at_most": {f"c{i}": 1 for i in range(33)}}, "at_most", "has 33 conditions; at most 32 are allowed."),
+        ({"boost": {"a": {"b": -1}}}, "boost.a.b", "is -1; expected a number above 0, at most 1000000."),
+        ({"boost": {"a": {}}}, "boost.a", "is empty; expected at least one."),
+        ({"columns": ["a"] * 33}, "columns", "has 33 names of columns; at most 32 are allowed."),
         ({"requests": [{"where": {"a": None}}]}, "requests[0].where.a", "is null; expected true"),
         ({"requests": [{}], "k": 5}, "k", "is unknown; expected requests."),
     ],

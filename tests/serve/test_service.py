@@ -68,6 +68,7 @@ def test_a_request_and_several_are_answered(make):
         "sid": None,
         "score": 0.0,
         "probability": None,
+        "columns": {},
     }
     assert answer["unknown"] == [] and answer["model"] == {"name": "fake", "version": "version-0"}
     several = ask(client, requests=[{"history": ["i2"], "k": 2}, {"history": [], "k": 1}]).json()

@@ -123,6 +123,40 @@ def test_filters_equal_filtering_the_whole_ranking(recommenders, kind, data):
             )
 
 
+SHELVES = {"u": "1a", "v": "1a", "w": "2b", "x": "2b", "y": "1a"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("k", "most"), [(2, 1), (3, 1), (4, 2), (6, 1), (6, 6)])
+def test_a_list_has_so_many_items_of_one_value_and_is_full(recommenders, kind, k, most):
+    recommender = recommenders[kind]
+    everything = [item.item_id for item in recommender.recommend(["v"], 6).items]
+    counts, fits = {}, []
+    for item in everything:
+        shelf = SHELVES.get(item)
+        counts[shelf] = counts.get(shelf, 0) + 1
+        fits.append(shelf is None or counts[shelf] <= most)
+    wanted = [item for item, fit in zip(everything, fits, strict=True) if fit]
+    wanted += [item for item, fit in zip(everything, fits, strict=True) if not fit]
+    found = recommender.recommend(["v"], k, at_most={"shelf": most}).items
+    assert [item.item_id for item in found] == wanted[:k]
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_boosted_items_are_ordered_by_boosted_probability(recommenders, kind):
+    recommender = recommenders[kind]
+    plain = {item.item_id: item for item in recommender.recommend(["v"], 6).items}
+    found = recommender.recommend(["v"], 6, boost={"shelf": {"2b": 50, "none": 3}}, columns=["shelf", "price"]).items
+    wanted = {item: one.score + np.log(50 if SHELVES.get(item) == "2b" else 1) for item, one in plain.items()}
+    assert [item.item_id for item in found] == sorted(wanted, key=lambda item: -wanted[item])
+    assert [item.item_id for item in found][:2] != list(plain)[:2]
+    for item in found:
+        assert item.score == pytest.approx(wanted[item.item_id], rel=1e-5)
+        assert item.probability == pytest.approx(plain[item.item_id].probability, rel=1e-5)
+        assert item.columns["shelf"] == SHELVES.get(item.item_id) and set(item.columns) == {"shelf", "price"}
+    assert all(item.columns == {} for item in plain.values())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_user_and_a_long_history_get_lists(recommenders, kind):
     new, long = recommenders[kind].recommend_many([[], list("uvwxyz") * 5], 3)
@@ -149,6 +183,11 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         ({"history": ["u", 3.5]}, r"history\[1\]: is 3.5; expected an item id: a text"),
         ({"exclude_seen": 1}, "exclude_seen: is 1; expected true or false"),
         ({"where": {"size": 1}}, "where.size: is not a column of the items; columns: shelf, price"),
+        ({"columns": ["size"]}, r"columns\[0\]: is not a column of the items; columns: shelf, price"),
+        ({"at_most": {"size": 1}}, "at_most.size: is not a column of the items"),
+        ({"at_most": {"shelf": 0}}, "at_most.shelf: is 0; expected a whole number from 1"),
+        ({"boost": {"price": {"1": 2.0}}}, "boost.price: is a column of number values; only texts can be boosted"),
+        ({"boost": {"shelf": {"1a": 0.0}}}, "boost.shelf.1a: is 0.0; expected a number above 0"),
         ({"histroy": ["u"]}, "histroy: is unknown; expected history, k, exclude_seen, only, without, where, unknown"),
     ],
 )
@@ -157,6 +196,11 @@ def test_bad_requests_name_their_field(recommenders, asked, message):
         recommenders["catalogue"].answer([Request(["u"]), Request(**asked)])
     with pytest.raises(RequestError, match=message):
         recommenders["catalogue"].recommend(**{"history": ["u"], **asked})
+
+
+def test_a_model_without_probabilities_boosts_nothing(recommenders):
+    with pytest.raises(RequestError, match="boost: multiplies probabilities, which this model does not have"):
+        recommenders["sequential"].recommend(["u"], boost={"shelf": {"1a": 2.0}})
 
 
 @pytest.mark.parametrize(
