@@ -5,8 +5,8 @@ python studies/mixture.py --language A/sft B/sft --catalogue A/catalogue B/catal
 
 For each row the catalogue model's best SIDs are scored by both models exactly and ranked by (1 - share) log q + share
 log p, where p is the language model's. Several checkpoints are seeds: a row's value is its mean. Differences to share 0
-are paired over rows. With the days of the published rows (MINIONEREC_DATA/Amazon/times) the rows whose target came on a
-later day than the history's newest item are shown too.
+are paired over rows. Of a corpus with times (the published data: `minionerec prepare-data --times FILE`) the rows whose
+target came on a later day than the history's newest item are shown too.
 """
 
 import argparse
@@ -17,9 +17,7 @@ import torch
 
 from minionerec.core.commands import run_command
 from minionerec.core.log import progress
-from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
-from minionerec.data.times import timed_examples
 from minionerec.metrics.statistics import paired_differences
 from minionerec.metrics.tables import markdown_table
 from minionerec.models.backbone.bundle import Bundle, load_bundle
@@ -78,8 +76,7 @@ def values_of(scores: torch.Tensor, hits: torch.Tensor) -> np.ndarray:
 
 def later_rows(corpus: Corpus, split: str) -> np.ndarray | None:
     """Which rows have a target of a later day than the history's newest item; None where that is not known."""
-    file = find_path("$MINIONEREC_DATA/Amazon/times/Industrial_and_Scientific.times.csv")
-    times = timed_examples(corpus, split, file if file.is_file() else None).times
+    times = corpus.rows(split).times
     return None if times is None else times.later
 
 

@@ -164,7 +164,7 @@ def audit_examples(
 ) -> OrderAudit:
     """Audit the pairs (newest item of the history, target) of examples, such as those of a split without times.
 
-        times = {split: timed_examples(corpus, split, "times.csv").times for split in ("valid", "test")}
+        times = {split: corpus.rows(split).times for split in ("valid", "test")}
         audit = audit_examples(corpus, ["valid", "test"], times)
         audit.orders["text"]["ties"].share, audit.orders["text"]["others"].interval
 

@@ -50,7 +50,8 @@ class Corpus:
     Attributes:
         items: Columns `item_id` (str, unique), `title` (str), `description` (str, "" where there is none), and the
             further ones of the source's items table, as texts (None where there is none).
-        train: Examples in the order of the source, with times in all three splits or in none.
+        train: Examples in the order of the source, with times in all three splits or in none; single ones may be
+            unknown, and of the published data with a file of times those of most training examples are.
         valid: Like `train`.
         test: Like `train`.
         split: Name of the split for result tables, e.g. "global time 8:1:1".
@@ -155,10 +156,16 @@ class Corpus:
 
     @property
     def has_times(self) -> bool:
-        """Whether the examples of all splits have times."""
+        """Whether the examples of all splits have times, of which single ones may be unknown (`NO_TIME`)."""
         if self.in_files:
             return has_times(self.files[0])
         return all(rows.times is not None for rows in self.splits().values())
+
+    def knows_contexts(self, split: str) -> bool:
+        """Whether both times of any example of a split are known, and so its session context."""
+        return self.has_times and any(
+            rows.times is not None and bool(rows.times.known.any()) for _, rows in self.batches(split)
+        )
 
     def splits(self) -> dict[str, SplitExamples]:
         """Split to its examples, which may be none (`rows` refuses that)."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from minionerec.core.log import get_logger
 from minionerec.data.contexts import LATER, SAME, UNKNOWN
 from minionerec.data.names import SPLITS
-from minionerec.data.times import NO_TIME, RowTimes, timed_examples
+from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.units import unit_numbers
 
 if TYPE_CHECKING:
@@ -38,23 +37,17 @@ def row_contexts(times: RowTimes | None, count: int) -> np.ndarray:
     return found
 
 
-def corpus_contexts(corpus: "Corpus", split: str = "train", path: str | Path | None = None) -> np.ndarray:
+def corpus_contexts(corpus: "Corpus", split: str = "train") -> np.ndarray:
     """The session context of each example of a split.
 
     Args:
         corpus: A corpus; of a large one the examples are read a part at a time.
         split: Name of the split.
-        path: File of times, as of `minionerec.data.times.timed_examples`.
 
     Returns:
         int8 (R,), indices into `SESSION_CONTEXTS`.
-
-    Raises:
-        DataError: As of `minionerec.data.times.timed_examples`.
     """
     found = np.full(corpus.sizes[split], UNKNOWN, dtype=np.int8)
-    if path is not None and len(found) and not corpus.has_times:
-        return row_contexts(timed_examples(corpus, split, path).times, len(found))
     for numbers, rows in corpus.batches(split):
         found[numbers] = row_contexts(rows.times, len(rows))
     return found
@@ -158,16 +151,16 @@ def times_by_order(splits: Sequence[Sequence[str]]) -> list[RowTimes]:
 def warn_without_times(
     corpus: object, setting: str = "session_context is true", instead: str = "leave session_context out"
 ) -> None:
-    """Warn that a model cannot learn the session context from a corpus without times.
+    """Warn that a model cannot learn the session context, of which no training example tells it.
 
     Args:
-        corpus: Path of the corpus, which has no times.
+        corpus: Path of the corpus, which has no times of training examples.
         setting: The setting that asks for it.
         instead: What else may be done than to prepare a corpus with times.
     """
     logger.warning(
-        "%s, but %s has no times, so every session context is unknown and the model cannot learn it. Prepare it from a "
-        "source with times (of the published data with --times_by_order true), or %s.",
+        "%s, but %s has no times of training examples, so the session context of each is unknown and the model cannot "
+        "learn it. Prepare it from a source with times (of the published data with --times_by_order true), or %s.",
         setting,
         corpus,
         instead,

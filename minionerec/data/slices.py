@@ -39,8 +39,7 @@ def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, d
 
     Args:
         data: The corpus, where training is looked up.
-        rows: The R examples of the split (`minionerec.data.times.timed_examples`); without times the group `time` is
-            left out.
+        rows: The R examples of the split; where the times of none are known the group `time` is left out.
         split: Its name. Of "train" only those groups that do not look training up, where each example would find
             itself.
 
@@ -51,7 +50,7 @@ def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, d
     """
     items, lengths, targets = rows.flat_histories()[0], rows.lengths, rows.targets.astype(np.int64)
     groups: dict[str, dict[str, np.ndarray]] = {}
-    if rows.times is not None:
+    if rows.times is not None and rows.times.known.any():
         groups["time"] = {SAME: rows.times.same, LATER: rows.times.later}
     if split != "train":
         some, size, newest = lengths > 0, data.n_items, rows.newest.astype(np.int64)

@@ -13,7 +13,6 @@ from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.times import timed_examples
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.decoding.decoder import Decode
 from minionerec.models.decoding.shards import decode_in_shards
@@ -59,7 +58,7 @@ def run_eval(config: EvalConfig) -> StageResult:
             with work.phase("load"):
                 local = stage.config
                 corpus = Corpus.load(local.corpus)
-                corpus.rows(local.split)  # raises where there are none
+                rows = corpus.rows(local.split)
                 item_ids = corpus.items["item_id"].tolist()
                 sids = SidTable.load_index(local.sids, item_ids) if local.sids else None
                 table: CandidateGroups | None = sids
@@ -103,7 +102,6 @@ def run_eval(config: EvalConfig) -> StageResult:
                         )
                     name = _name(ranker, local.search, local.checkpoint)
                 _check_beams(local.beams, corpus.n_items, table)
-                rows = timed_examples(corpus, config.split, local.times)
                 queries = split_queries(rows, context_used(ranker), given=config.session_context)
                 work.inputs_read(last=False)
             with work.phase("search"):
@@ -125,7 +123,6 @@ def run_eval(config: EvalConfig) -> StageResult:
                         resamples=config.resamples,
                         seed=config.seed,
                         slices=config.slices,
-                        times=local.times,
                         baselines=config.seen == "keep",  # they may recommend seen items
                     )
                 with work.finish(seed=config.seed, counts={**found.counts(), **counted}) as folder:

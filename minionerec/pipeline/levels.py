@@ -11,7 +11,6 @@ from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.slices import example_slices
-from minionerec.data.times import timed_examples
 from minionerec.metrics.levels import LevelAnalysis, level_analysis, levels_by_slice
 from minionerec.metrics.predictions import Predictions, length_of_lists
 from minionerec.metrics.published_json import read_published_json, require_predictions
@@ -43,7 +42,7 @@ def run_levels(config: LevelsConfig) -> StageResult:
     if config.slices:
         counts = read_manifest(path)["counts"] if path.is_dir() and is_artefact(path) else {}
         split = str(counts.get("split", config.split))
-        slices = _slices(predictions, where, config.corpus, split, config.times)
+        slices = _slices(predictions, where, config.corpus, split)
     list_length = length_of_lists(predictions, None if config.path is not None else path)
     published = config.path is not None
     analysis = level_analysis(
@@ -86,7 +85,7 @@ def _lines(
     return tables.splitlines()
 
 
-def _slices(predictions: Predictions, where: str, corpus_path: str, split: str, times: str | None) -> list[Slice]:
+def _slices(predictions: Predictions, where: str, corpus_path: str, split: str) -> list[Slice]:
     """The slices of the examples, which must be those of the corpus.
 
     Raises:
@@ -108,7 +107,7 @@ def _slices(predictions: Predictions, where: str, corpus_path: str, split: str, 
                 f"{where}: example {row} (from 0) of {split} of {corpus_path} has a target with SID {sid!r}, which "
                 f"has {sid_of[item]!r} in an earlier example. The examples are in another order, or of another corpus."
             )
-    return list_slices(example_slices(corpus, timed_examples(corpus, split, times), split))
+    return list_slices(example_slices(corpus, rows, split))
 
 
 def _read_json(where: str, ks: Sequence[int] | None) -> Predictions:

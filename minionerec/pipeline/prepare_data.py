@@ -24,6 +24,7 @@ from minionerec.data.sources.recbole import read_recbole
 from minionerec.data.sources.table_files import TableFiles
 from minionerec.data.sources.tables import read_tables
 from minionerec.data.sources.user_items import read_user_items
+from minionerec.data.times_file import with_times_of_file
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.stage import Stage, Work
 from minionerec.pipeline.stages import StageResult
@@ -40,6 +41,8 @@ def run_prepare(config: PrepareConfig) -> StageResult:
     """
     keep_freed_memory()
     stage = Stage(config)
+    if config.times and "times" not in stage.inputs:
+        log.warning("%s: no such file; the corpus has no times.", config.times)
     if _layout_stands(stage) and (manifest := stage.current()) is not None:
         return _result(stage.output, manifest["counts"], up_to_date=True)
     with stage.work() as work:
@@ -95,6 +98,8 @@ def _take_published(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
     corpus = read_published_files(inputs)
     if config.times_by_order:
         corpus = with_times_by_order(corpus)
+    elif "times" in inputs:
+        corpus = with_times_of_file(corpus, inputs["times"])
     if config.layout is not None:
         content = read_json(inputs["items"])
         records = [content[item] for item in corpus.items["item_id"]]

@@ -54,8 +54,6 @@ def run_report(config: ReportConfig) -> StageResult:
     stage = Stage(config)
     if config.ceiling and "ceiling" not in stage.inputs:
         logger.warning("%s: no such file; the report shows no ceiling.", config.ceiling)
-    if config.times and "times" not in stage.inputs:
-        logger.warning("%s: no such file; the report has no slices by time from it.", config.times)
     finished = {run.name for run in config.finished()}
     for run in config.runs():
         if run.name not in finished:
@@ -79,7 +77,6 @@ def run_report(config: ReportConfig) -> StageResult:
                 reference=load_reference(local.reference) if local.reference else None,
                 ceiling=local.ceiling,
                 slices=local.slices,
-                times=local.times if "times" in stage.inputs else None,
                 stages=stage_facts(),
             )
             lead = _lead(results, config.corpus)

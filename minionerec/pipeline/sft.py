@@ -122,7 +122,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
             config.model, corpus, table, wording, dtype=config.dtype, seed=config.seed, generated=task == NEXT_SID
         )
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    if builder.uses_session_context and not whole.has_times:
+    if builder.uses_session_context and not whole.knows_contexts("train"):
         warn_without_times(config.corpus, f"the wording is {wording.name}", "take another wording")
     bundle = Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=task)
     splits = run.splits if by_shard else ["train"]  # those in memory are joined

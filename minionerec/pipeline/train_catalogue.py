@@ -165,7 +165,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         _check_corpus(start, config.corpus, run.splits)
     conditioned = _uses_session_context(config.session_context, start)
     corpus = run.load_corpus()
-    if conditioned and not corpus.has_times:
+    if conditioned and not corpus.knows_contexts("train"):
         warn_without_times(config.corpus)
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:

@@ -73,7 +73,7 @@ def run_sequential(config: SequentialConfig) -> StageResult:
     def inputs() -> ModelInputs:
         _check_vectors_and_digits(settings.model, settings.vectors, settings.digits)
         corpus = read_examples(settings.corpus, protocol, settings.items)
-        if settings.session_context and not corpus.has_times:
+        if settings.session_context and not corpus.knows_contexts("train"):
             warn_without_times(settings.corpus)
         text = None
         if settings.vectors:

@@ -18,7 +18,6 @@ from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_examples
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import corpus_contexts
 from minionerec.data.slices import example_slices
-from minionerec.data.times import timed_examples
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, labelled, length_of_lists
 from minionerec.metrics.ranked import KIND
@@ -487,7 +486,6 @@ def read_results(
     reference: Reference | None = None,
     ceiling: str | None = None,
     slices: bool = False,
-    times: str | None = None,
     stages: Mapping[str, StageFacts] | None = None,
 ) -> PageResults:
     """Read and check recommenders and baselines on the examples of one split.
@@ -506,7 +504,6 @@ def read_results(
         reference: Published figures.
         ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
         slices: Whether figures are wanted by slice.
-        times: File of times, where the data have none of their own.
         stages: Facts about the stages of trainings, by name.
 
     Raises:
@@ -536,9 +533,7 @@ def read_results(
         raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
     ks = sorted({int(name.partition("@")[2]) for name in metrics})
     given = [SESSION_CONTEXT in recommender.given for recommender in recommenders]
-    if slices or any(given):
-        examples = replace(examples, rows=timed_examples(examples.data, split, times))
-    contexts = corpus_contexts(examples.data, "valid", times) if any(given) else np.zeros(0)
+    contexts = corpus_contexts(examples.data, "valid") if any(given) else np.zeros(0)
     baselines, chosen = dict[str, RecommenderResults](), None
     if not (all(given) and contexts.any()):
         baselines, chosen = baselines_of(runs, examples, ks)

@@ -30,7 +30,6 @@ SETTINGS = {
     "reference": "industrial",
     "ks": [1, 5],
     "ceiling": "ceiling.json",
-    "times": "times.csv",
     "output": "page",
     "resamples": 3,
     "examples": 2,
@@ -50,8 +49,6 @@ def _make_pages(folder: Path) -> None:
     holds(done.status == 0, done.err)
     names = ("NDCG@5", "HR@5", "MRR@5")
     (folder / "ceiling.json").write_text(json.dumps({"ceiling": dict.fromkeys(names, 0.5)}))
-    rows = [f"{split},{row},{10**9 + row},{10**9}" for split in ("valid", "test") for row in range(40)]
-    (folder / "times.csv").write_text("split,row,timestamp,previous_timestamp\n" + "\n".join(rows) + "\n")
     (folder / "report.yaml").write_text(yaml.safe_dump(SETTINGS))
 
 
@@ -135,7 +132,7 @@ def _strike_page(rng: Random, clean: Path, folder: Path) -> str:
     elif kind < 0.7:
         _lay_out(rng, folder)
     elif kind < 0.85:
-        _spoil(rng, folder / rng.choice(("ceiling.json", "times.csv", "sft.record.json", "predictions.record.json")))
+        _spoil(rng, folder / rng.choice(("ceiling.json", "sft.record.json", "predictions.record.json")))
     else:
         mutate.change_file(rng, folder / "report.yaml", spoil_nested)
     done = stage(folder, "report", "--level", rng.choice(("sid", "item")))

@@ -24,7 +24,8 @@ from minionerec.data.names import COLUMNS
 from minionerec.data.rows import SplitExamples
 from minionerec.data.source import BadRows
 from minionerec.data.sources.tables import parse_items, read_table
-from minionerec.data.times import NO_TIME, timed_examples
+from minionerec.data.times import NO_TIME
+from minionerec.data.times_file import with_times_of_file
 from minionerec.pipeline.cli.plan import Plan
 from minionerec.pipeline.cli.recipes import read_recipe
 from minionerec.recommend.items import CatalogueItems
@@ -213,12 +214,14 @@ def _strike_times(rng: Random, clean: Path, folder: Path) -> str:
     path = folder / "times.csv"
     before = path.read_bytes()
     rows = SplitExamples.of(["u"] * 9, [[0]] * 9, [0] * 9)
-    data: Any = SimpleNamespace(has_times=False, rows=lambda split: rows)
+    items = pd.DataFrame({"item_id": ["i0"], "title": "", "description": ""})
+    corpus = Corpus(items, rows, rows, rows, split="by hand", max_history=10)
     same = rng.random() < 0.15
     mutate.change_file(rng, path, harmless.other_table(",") if same else SUFFIXES[".csv"])
+    timed = with_times_of_file(corpus, path)
     for split in ("valid", "test"):
-        found = timed_examples(data, split, path).times
-        if found is None:
+        found = timed.rows(split).times
+        if (np.array([found.time, found.previous]) == NO_TIME).all():
             holds(not same and split.encode() not in path.read_bytes(), f"times of {split} are lost")
             continue
         holds(found.time.dtype == found.previous.dtype == np.int64, "times of another type")

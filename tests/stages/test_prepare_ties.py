@@ -16,7 +16,6 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.shards import shard_files
-from minionerec.data.times import timed_examples
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.sid.table import SidTable
@@ -83,7 +82,7 @@ def test_times_are_written_in_parts_as_they_are_whole(tmp_path, by_months, monke
     settings, _ = by_months
     whole, _ = prepared(tmp_path, settings, ties="together")
     assert whole.split == "global time 8:1:1, ties together"
-    assert all(timed_examples(whole, split).times.later.all() for split in SPLITS)
+    assert all(whole.rows(split).times.later.all() for split in SPLITS)
     monkeypatch.setattr("minionerec.data.shards.GROUP", 300)
     monkeypatch.setattr("minionerec.data.shards.SHARD", 6000)
     parts, result = prepared(tmp_path, settings, ties="together", seed=0)
@@ -99,7 +98,7 @@ def test_a_source_without_times_gets_a_note(tmp_path, caplog):
     lines.write_text("".join(f"u{user} 1 2 3 {4 + user % 3}\n" for user in range(9)))
     settings = {"source": "user_items", "interactions": str(lines), "split": "leave_last_out"}
     corpus, _ = prepared(tmp_path, settings, max_history=5)
-    assert not corpus.has_times and timed_examples(corpus, "test").times is None
+    assert not corpus.has_times and corpus.test.times is None
     assert corpus.counts["order"] == {
         "pairs": 27,
         "text": {"all": {"pairs": 27, "rising": 27}},
@@ -112,7 +111,7 @@ def test_a_source_without_times_gets_a_note(tmp_path, caplog):
 
 
 def test_the_published_rows_have_no_ties_to_settle():
-    with pytest.raises(ConfigError, match="ties is 'shuffle', but source 'published' holds no times, so simult"):
+    with pytest.raises(ConfigError, match="ties is 'shuffle', but source 'published' is already split"):
         PrepareConfig(source="published", category="Pots", ties="shuffle", output="x")
 
 

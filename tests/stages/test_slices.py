@@ -1,7 +1,7 @@
 """Metrics by kind of row in reports, comparisons, level analyses and evaluations, as a user asks for them."""
 
 import json
-import logging
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, read_examples
+from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.data.times_file import with_times_of_file
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
@@ -56,7 +58,10 @@ def shop(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     items = pd.DataFrame({"item_id": [f"i{n}" for n in range(N)], "title": "thing", "description": ""})
     corpus = Corpus(items, make_rows(rng, 200), make_rows(rng, 40), make_rows(rng, ROWS), "global time 8:1:1", 10)
-    corpus.save("corpus", config={}, inputs={})
+    lines = [f"test,{row},{1000 + late},1000" for row, late in enumerate(LATE.astype(int))]
+    Path("times.csv").write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
+    with_times_of_file(corpus, Path("times.csv")).save("corpus", config={}, inputs={})
+    corpus.save("timeless", config={}, inputs={})
     table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 8], axis=1), items["item_id"])
     with write_artefact("sids", "sids", config={}, inputs={"corpus": "corpus"}) as folder:
         table.save_index(folder / "index.json")
@@ -68,8 +73,6 @@ def shop(tmp_path, monkeypatch):
         made = lists(corpus.test, table, ranks)
         made.save(name, config={}, inputs={}, counts={"beams": 12, "split": "test"})
         write_published_json(f"{name}.json", made, ["?"] * ROWS)
-    lines = [f"test,{row},{1000 + late},1000" for row, late in enumerate(LATE.astype(int))]
-    Path("times.csv").write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
     return corpus
 
 
@@ -90,7 +93,7 @@ def part_of(parts, group, kind):
 
 
 def test_a_record_of_a_report_has_its_figures_and_where_they_are_from(shop):
-    result = run_report(report(times="times.csv"))
+    result = run_report(report())
     record = study("record").record_of(result.output, ["time"])
     low, high = recommenders_of("report")["batch"]["metrics"]["sid"]["NDCG@10"]["interval"]
     assert record["NDCG@10"]["batch"]["all"] == [pytest.approx(values("batch").mean()), low, high]
@@ -107,7 +110,7 @@ def section_of(markdown, title="## Slices"):
 
 
 def test_a_report_shows_slices_and_reports_their_values(shop):
-    result = run_report(report(times="times.csv"))
+    result = run_report(report())
     kept = recommenders_of("report")
     part = part_of(kept["later one"]["slices"], "time", "later")
     mine, first = values("later"), values("batch")
@@ -124,10 +127,8 @@ def test_a_report_shows_slices_and_reports_their_values(shop):
     assert "time: same time" in Page((result.output / "report.html").read_text()).text
 
 
-def test_without_times_the_other_kinds_are_shown(shop, caplog):
-    with caplog.at_level(logging.WARNING):
-        result = run_report(report(times="nowhere.csv"))
-    assert "nowhere.csv: no such file; the report has no slices by time" in caplog.text
+def test_without_times_the_other_kinds_are_shown(shop):
+    result = run_report(report(corpus="timeless"))
     kept = recommenders_of("report")
     groups = list(dict.fromkeys(part["group"] for part in kept["batch"]["slices"]))
     assert groups == ["pair", "reverse", "repeat", "target", "history"]
@@ -139,10 +140,6 @@ def test_without_times_the_other_kinds_are_shown(shop, caplog):
         f"| repeat: target is in the history | {few['rows']} " in text
         and "fewer than 30 examples (or users, where users are drawn)" in text
     )
-    assert run_report(report(times="nowhere.csv")).up_to_date
-    Path("times.csv").rename("nowhere.csv")
-    assert not run_report(report(times="nowhere.csv")).up_to_date
-    assert run_report(report(times="nowhere.csv")).up_to_date
 
 
 def test_a_report_without_kinds(shop):
@@ -152,7 +149,7 @@ def test_a_report_without_kinds(shop):
 
 def test_many_recommenders_stand_below_one_another(shop):
     predictions = {f"m{number}": "batch" for number in range(8)}
-    text = section_of(page_text(run_report(report(predictions=predictions, times="times.csv")).output / "report.html"))
+    text = section_of(page_text(run_report(report(predictions=predictions)).output / "report.html"))
     assert "|  | time: same time | time: later |" in text and "NDCG@10, each minus m0, by slice." in text
     assert "| examples | 80 67 % | 40 33 % |" in text
 
@@ -180,13 +177,8 @@ def test_a_report_of_a_protocols_runs_by_slice(tmp_path, monkeypatch):
         run_report(report(**settings))
 
 
-def test_times_need_slices():
-    with pytest.raises(ConfigError, match=r"times is 'times\.csv', but slices is false"):
-        report(slices=False, times="times.csv")
-
-
 def test_levels_by_kind_as_a_user_asks(shop, tmp_path):
-    words = ["--slices", "--corpus", "corpus", "--times", "times.csv"]
+    words = ["--slices", "--corpus", "corpus"]
     done = command(Path.cwd(), "calc-level", "--predictions", "batch", *words)
     assert done.status == 0, done.err
     lines = done.out.splitlines()
@@ -199,7 +191,7 @@ def test_levels_by_kind_as_a_user_asks(shop, tmp_path):
 
 
 def test_levels_of_a_published_file_by_kind(shop):
-    found = run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", times="times.csv", json=True))
+    found = run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", json=True))
     parts = json.loads(found.lines[0])["slices"]
     exact = ranking_metrics(sid_ranks(Predictions.load("later")), [10])["HR@10"]
     assert part_of(parts, "time", "same time")["cumulative"]["10"][-1] == pytest.approx(exact[~LATE].mean())
@@ -229,13 +221,17 @@ class First:
 def test_an_evaluation_by_kind(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own_first.py").write_text(MINE)
-    rows = Corpus.load(made / "corpus").rows("test")
-    lines = [f"test,{row},{9 if row < 35 else 8},8" for row in range(40)]
-    Path("times.csv").write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
-    asked = {"ranker": "own_first.First", "beams": 4, "ks": [1, 4]}
+    corpus, later = Corpus.load(made / "corpus"), np.arange(40) < 35
+    unknown = {
+        split: replace(rows, times=RowTimes(*np.full((2, len(rows)), NO_TIME)))
+        for split, rows in corpus.splits().items()
+    }
+    test = replace(corpus.test, times=RowTimes(8 + later.astype(np.int64), np.full(40, 8)))
+    replace(corpus, **unknown | {"test": test}).save("corpus", config={}, inputs={})
+    asked = {"ranker": "own_first.First", "beams": 4, "ks": [1, 4], "corpus": "corpus"}
     plain = run_eval(eval_config(made, **asked, output=str(tmp_path / "eval")))
     assert "slices" not in plain.metrics["recommenders"]["own_first.First"]
-    wanted = eval_config(made, **asked, slices=True, times="times.csv", output=str(tmp_path / "eval"))
+    wanted = eval_config(made, **asked, slices=True, output=str(tmp_path / "eval"))
     assert not wanted.up_to_date()
     result = run_eval(wanted)
     assert wanted.up_to_date()
@@ -252,4 +248,3 @@ def test_an_evaluation_by_kind(made, tmp_path, monkeypatch):
     table = result.text.partition("NDCG@4 by slice")[2]
     assert f"{exact['NDCG@4'][:35].mean():.4f} [" in next(line for line in table.splitlines() if "later" in line)
     assert table.splitlines()[2].startswith("time     same time") and " 5 " in table.splitlines()[2]
-    assert len(rows) == 40

@@ -1,6 +1,7 @@
 """Sequential recommenders that are conditioned on the session context: trained, killed, read, queried, refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS
 from minionerec.data.corpus import Corpus
+from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
@@ -55,7 +57,6 @@ def made(tmp_path_factory):
     """A corpus in which the context decides what comes next, and SASRec of it, told."""
     folder = tmp_path_factory.mktemp("contexts")
     make_session_corpus(folder / "corpus")
-    make_session_corpus(folder / "timeless", timed=False)
     run_sequential(config_of(folder, folder / "conditioned"))
     return folder
 
@@ -168,12 +169,20 @@ def test_eval_beam_tells_it_too(made, tmp_path):
     assert found[True][0] > 0.95 > 0.9 > found[False][0]
 
 
-def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
+@pytest.mark.parametrize("known", [(), ("valid", "test")])
+def test_a_corpus_without_times_of_training_examples_is_warned_of_once(made, tmp_path, caplog, known):
+    corpus = Corpus.load(made / "corpus")
+    unknown = {split: RowTimes(*np.full((2, len(rows)), NO_TIME)) for split, rows in corpus.splits().items()}
+    splits = {
+        split: replace(rows, times=None if not known else rows.times if split in known else unknown[split])
+        for split, rows in corpus.splits().items()
+    }
+    replace(corpus, **splits).save(tmp_path / "corpus", config={}, inputs={})
     with caplog.at_level("WARNING", "minionerec"):
-        run_sequential(config_of(made, tmp_path / "timeless", corpus="timeless", epochs=1))
+        run_sequential(config_of(tmp_path, tmp_path / "timeless", epochs=1))
     reported = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
     assert len(reported) == 1 and reported[0].startswith(
-        f"session_context is true, but {made / 'timeless'} has no times"
+        f"session_context is true, but {tmp_path / 'corpus'} has no times of training examples"
     )
     states = load_sequential(model_of(tmp_path / "timeless")).session_states
     assert states.shift[0].any() and not states.shift[1:].any()

@@ -223,7 +223,7 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
         )
     reported = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
     assert len(reported) == 1 and reported[0].startswith(
-        f"session_context is true, but {corpus} has no times, so every"
+        f"session_context is true, but {corpus} has no times of training examples, so"
     )
     weights = counts_of(tmp_path / "timeless")["popularity"]
     assert weights["same"] == weights["later"] == 0

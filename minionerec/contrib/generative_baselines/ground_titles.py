@@ -25,7 +25,6 @@ from minionerec.core.parquet import read_parquet
 from minionerec.core.processes import is_main_process
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.times import timed_examples
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle
@@ -204,7 +203,7 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                 written, truncated = write_texts(ranker.bundle, ranker.builder, wanted, config, work)
             if is_main_process():
                 with work.phase("ground"):
-                    rows = {split: timed_examples(corpus, split, stage.config.times) for split in wanted}
+                    rows = {split: corpus.rows(split) for split in wanted}
                     parts, queries = _ground(ranker, names, rows, written, stage.config)
                     gamma, reached = _gamma(ranker, parts, queries, written, config)
                     predictions, reported = _rank(ranker, names, parts, queries[config.split], written, gamma, config)
@@ -222,7 +221,6 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                         resamples=config.resamples,
                         seed=config.seed,
                         slices=config.slices,
-                        times=stage.config.times,
                     )
                 counts = {
                     **found.counts(),

@@ -1,5 +1,6 @@
 """Settings of the stage that turns a source into a corpus."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -52,6 +53,12 @@ class PrepareConfig(StageConfig):
         "published: folder with train, valid, test, info and index; by default $MINIONEREC_DATA/Amazon",
         affects_result=False,
         path=True,
+    )
+    times: str | None = setting(
+        None,
+        "published: csv file of the times of examples: split, row (from 0), timestamp and previous_timestamp (of the "
+        "newest item of the history), in seconds since 1970; ignored with a warning if there is no such file",
+        input_kind="any",
     )
     times_by_order: bool = setting(
         False,
@@ -209,6 +216,7 @@ class PrepareConfig(StageConfig):
         checks: tuple[tuple[str, Any, tuple[str, ...], tuple[str, ...]], ...] = (
             ("category", self.category, ("published",), ("published",)),
             ("root", self.root, ("published",), ()),
+            ("times", self.times, ("published",), ()),
             ("times_by_order", self.times_by_order, ("published",), ()),
             ("interactions", self.interactions, FROM_FILES, FROM_FILES),
             ("items", self.items, FROM_FILES, with_items),
@@ -243,10 +251,15 @@ class PrepareConfig(StageConfig):
                 f"repeats is {self.repeats!r}, but source 'published' is already filtered and split, and can only be "
                 "read whole. Leave repeats out."
             )
+        if self.times and self.times_by_order:
+            yield (
+                f"times is {self.times!r}, and times_by_order is true, which takes them from the order of examples. "
+                "Leave one out."
+            )
         if self.ties != "keep":
             yield (
-                f"ties is {self.ties!r}, but source 'published' holds no times, so simultaneous interactions are not "
-                "known. Leave ties out, or prepare the raw reviews (source 'amazon2018')."
+                f"ties is {self.ties!r}, but source 'published' is already split, and items of one timestamp may be in "
+                "each other's histories. Leave ties out, or prepare the raw reviews (source 'amazon2018')."
             )
         for name in FILTERS:
             if value := getattr(self, name):
@@ -262,6 +275,8 @@ class PrepareConfig(StageConfig):
             DataError: If one is not there.
         """
         files = super().inputs()
+        if "times" in files and not os.path.exists(files["times"]):
+            del files["times"]  # the stage logs a warning
         if self.source != "tables" and any(name.startswith("interactions ") for name in files):
             raise DataError(
                 f"{self.interactions}: is a folder, and source {self.source!r} reads one file. Name the file; only "

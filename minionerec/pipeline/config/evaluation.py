@@ -34,12 +34,6 @@ class EvaluationConfig(StageConfig):
     ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the length of the lists")
     dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
     slices: bool = setting(False, SLICES)
-    times: str | None = setting(
-        None,
-        "with slices: csv file of split, row, timestamp and previous_timestamp, if the corpus has no times",
-        input_kind="any",
-        requires="slices",
-    )
     session_context: bool = setting(
         True,
         "give a model that was trained with it, and the baselines beside it, the session context: whether the target "

@@ -20,7 +20,6 @@ RESAMPLE = (
     "unit of the bootstrap for intervals and paired tests: users (each with all of its examples, which are not "
     "independent) or examples"
 )
-TIMES = "csv file of split, row, timestamp and previous_timestamp, if the corpus has no times"
 
 
 def with_plots(settings: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +94,6 @@ class LevelsConfig(Settings):
     slices: bool = setting(False, "also show the levels by slice, at K = 1 and 10")
     corpus: str = setting("", "corpus of the predictions; only with slices", input_kind="corpus", requires="slices")
     split: str = setting("test", "split of the predictions, if not recorded with them", known=SPLITS)
-    times: str | None = setting(None, f"with slices: {TIMES}", input_kind="any", requires="slices")
     json: bool = setting(False, "print only one JSON object of unrounded numbers")
 
     def __post_init__(self) -> None:
@@ -166,9 +164,6 @@ class ReportConfig(StageConfig):
         None, "JSON file of the expected metrics of the best possible ranking", input_kind="any"
     )
     slices: bool = setting(True, "also show metrics by slice")
-    times: str | None = setting(
-        None, f"for slices: {TIMES}; ignored with a warning if there is no such file", input_kind="any"
-    )
     examples: int = setting(6, "examples whose recommendations the report shows", least=0)
     allow_missing: bool = setting(
         False,
@@ -192,8 +187,6 @@ class ReportConfig(StageConfig):
                 f"sids is {self.sids!r}, but protocol is {self.protocol!r}, whose items have no SIDs; leave sids out "
                 "or take protocol rows."
             )
-        if self.times and not self.slices:
-            raise ConfigError(f"times is {self.times!r}, but slices is false; leave times out, or give --slices true.")
         for name in self.metrics:
             if not is_metric(name):
                 raise ConfigError(f"unknown metric {name!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
@@ -252,9 +245,8 @@ class ReportConfig(StageConfig):
             ArtefactError: If required predictions are missing.
         """
         found = super().inputs()
-        for name in ("ceiling", "times"):
-            if name in found and not found[name].is_file():
-                del found[name]  # the report logs a warning
+        if "ceiling" in found and not found["ceiling"].is_file():
+            del found["ceiling"]  # the report logs a warning
         for run in self.finished():
             found |= run.inputs(f"predictions {run.name}")
         return found | _reference_input(self.reference)

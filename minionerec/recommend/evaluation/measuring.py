@@ -134,7 +134,6 @@ def measure(
     resamples: int,
     seed: int,
     slices: bool = False,
-    times: str | None = None,
     baselines: bool = True,
 ) -> Measured:
     """Compute the metrics of lists, and of the baselines on the same examples.
@@ -144,7 +143,7 @@ def measure(
     Args:
         corpus: Items and examples.
         split: Name of the split.
-        rows: The examples of the split (`minionerec.data.times.timed_examples`).
+        rows: The examples of the split.
         queries: Their queries, as the recommender was given them.
         predictions: Their lists.
         name: Name of the recommender in tables.
@@ -154,13 +153,12 @@ def measure(
         resamples: Bootstrap resamples of users for the intervals.
         seed: Seed of the bootstrap.
         slices: Whether metrics are also computed by slice.
-        times: File of times, where the corpus has none of its own.
         baselines: Whether baselines are evaluated too.
     """
     lists, chosen = {name: predictions}, None
     if baselines:
         given = SESSION_CONTEXT in (predictions.given or ())
-        contexts = corpus_contexts(corpus, "valid", times) if given else None
+        contexts = corpus_contexts(corpus, "valid") if given else None
         chosen, rankers = make_baselines(corpus, table, contexts=contexts)
         shared = queries if chosen.given else None
         for other, baseline in rankers.items():

@@ -26,6 +26,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
+from minionerec.data.times import NO_TIME
 from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import FlatWindows, Windows, padded_windows
 from minionerec.metrics.predictions import SESSION_CONTEXT
@@ -313,7 +314,12 @@ class BaselineExamples:
     @cached_property
     def ordered(self) -> bool:
         """Whether it is known which training targets are older: by times, or without them by the order of examples."""
-        return self.data.has_times or "global time" in self.data.split
+        return self.data.has_times or self._by_time
+
+    @property
+    def _by_time(self) -> bool:
+        """Whether training examples are in the order of time."""
+        return "global time" in self.data.split
 
     @property
     def _width(self) -> int:
@@ -327,13 +333,18 @@ class BaselineExamples:
 
     @cached_property
     def _targets(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Item indices of all training targets, int32 (R,), and their times, int64 (R,), where they are known."""
+        """Item indices of all training targets, int32 (R,), and their times, int64 (R,), where these tell their order.
+
+        Where some times are unknown the order of examples tells it, or else an unknown one counts as the oldest.
+        """
         targets = np.zeros(self.data.sizes["train"], dtype=np.int32)
         found = np.zeros(len(targets), dtype=np.int64) if self.data.has_times else None
         for numbers, rows in self.data.batches("train"):
             targets[numbers] = rows.targets
             if found is not None and rows.times is not None:
                 found[numbers] = rows.times.time
+        if found is not None and self._by_time and (found == NO_TIME).any():
+            found = None
         return targets, found
 
     @cached_property

@@ -19,7 +19,7 @@ def split_queries(rows: SplitExamples, used: Collection[str], *, given: bool = T
     """The queries of examples, with the context that a service would have, which sees a user stay, or come back.
 
     Args:
-        rows: The examples (`minionerec.data.times.timed_examples`).
+        rows: The examples.
         used: The context that the ranker reads; see `minionerec.recommend.rankers.protocol.context_used`.
         given: Whether the session context is given; if not, it is unknown for all.
     """

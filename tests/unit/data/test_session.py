@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from support.examples import in_files
 
 from minionerec.core.artefacts import read_manifest
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.layout import item_records, write_layout
 from minionerec.data.names import SPLITS
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import row_contexts, times_by_order
+from minionerec.data.session import corpus_contexts, row_contexts, times_by_order
 from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.data.times_file import with_times_of_file
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
 
@@ -138,8 +139,53 @@ def test_corpora_without_it_stay_as_they_were(layout):
     assert run_prepare(prepared(folder, "plain", times_by_order=True)).up_to_date
 
 
+def test_the_published_layout_gets_the_times_of_a_file(layout, caplog):
+    folder, _ = layout
+    file, missing = folder / "times.csv", folder / "none.csv"
+    config = prepared(folder, "timed", times=str(missing))
+    with caplog.at_level("INFO", "minionerec"):
+        plain = Corpus.load(run_prepare(config).output)
+    assert not plain.has_times and config.up_to_date()
+    assert [text for text in caplog.messages if "no such file" in text] == [
+        f"{missing}: no such file; the corpus has no times."
+    ]
+    days = {("valid", 0): ("9", "9"), ("valid", 1): ("", ""), ("test", 0): (10, 10), ("test", 1): (12, 9)}
+    days |= {("test", row): (12, 12) for row in (2, 3)}
+    lines = [f"{split},{row},{time},{before}" for (split, row), (time, before) in days.items()]
+    file.write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
+    caplog.clear()
+    with caplog.at_level("INFO", "minionerec"):
+        result = run_prepare(prepared(folder, "timed", times=str(file)))
+    corpus, stored = Corpus.load(result.output), in_files(result.output)
+    expected = with_times_of_file(read_published(folder / "Amazon", "Pots"), file)
+    assert not result.up_to_date and corpus.has_times and stored.has_times
+    for name in SPLITS:
+        for found in (corpus, stored):
+            assert same_times(found.rows(name).times, expected.rows(name).times)
+        for plainly, rows in zip(plain.rows(name).seen, corpus.rows(name).seen, strict=True):
+            assert plainly.tolist() == rows.tolist()
+    contexts = {name: corpus_contexts(corpus, name).tolist() for name in SPLITS}
+    assert contexts == {"train": [UNKNOWN] * 14, "valid": [SAME, UNKNOWN], "test": [SAME, LATER, SAME, SAME]}
+    order = read_manifest(result.output, "corpus")["counts"]["order"]
+    assert (order["pairs"], order["ties"]) == (5, 4)
+    assert "neighbouring pairs within one second: 4 of 5" in caplog.text
+    assert run_prepare(prepared(folder, "timed", times=str(file))).up_to_date
+    file.write_text(file.read_text().replace("valid,0,9,9", "valid,0,9,8"))
+    assert not prepared(folder, "timed", times=str(file)).up_to_date()
+
+
+def test_times_are_of_a_file_or_of_the_order(layout):
+    folder, _ = layout
+    with pytest.raises(ConfigError, match=r"times is 'times\.csv', and times_by_order is true.*Leave one out"):
+        prepared(folder, "x", times="times.csv", times_by_order=True)
+    with pytest.raises(DataError, match=r"is a directory, expected a file\. Give --times its path"):
+        run_prepare(prepared(folder, "x", times=str(folder)))
+
+
 @pytest.mark.parametrize("source", [{}, {"source": "tables", "items": "i.csv", "interactions": "x.csv"}])
 def test_other_sources_have_times_of_their_own(source):
+    with pytest.raises(ConfigError, match=r"times is 't.csv', but source is .*Set source to 'published'"):
+        PrepareConfig(output="x", **source, times="t.csv")
     with pytest.raises(ConfigError, match=r"times_by_order is True, but source is .*Set source to 'published'"):
         PrepareConfig(output="x", **source, times_by_order=True)
 

@@ -12,7 +12,7 @@ from support.small_corpus import corpus_of
 
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.slices import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, example_slices
-from minionerec.data.times import NO_TIME, RowTimes, timed_examples
+from minionerec.data.times import NO_TIME, RowTimes
 
 N = 6
 
@@ -83,13 +83,10 @@ def test_a_protocols_rows_agree_with_the_sequences(sequences, protocol, max_len)
         assert (np.sum(list(of.values()), axis=0) == 1).all()
 
 
-def test_times_come_from_a_file_where_the_corpus_has_none(tmp_path):
+def test_where_no_times_are_known_the_group_is_left_out():
     corpus = corpus_of(TRAIN, TEST, TEST)
-    file = tmp_path / "times.csv"
-    lines = [f"test,{row},{time},10" for row, time in enumerate([10, 11, 10, 12, 13])]
-    file.write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
-    assert of(example_slices(corpus, timed_examples(corpus, "test", file), "test"), "time", LATER) == [1, 3, 4]
-    assert "time" not in example_slices(corpus, timed_examples(corpus, "test"), "test")
+    for times in (None, RowTimes(np.arange(5), np.full(5, NO_TIME))):
+        assert "time" not in example_slices(corpus, replace(corpus.test, times=times), "test")
 
 
 @pytest.mark.parametrize("rows", [[], [("u", [], 1)]])

@@ -12,7 +12,6 @@ from support.builder import build
 from support.examples import each_window, joined_windows, user_windows
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.times import timed_examples
 from minionerec.data.transitions import count_transitions
 from minionerec.data.windows import padded_windows, varied_windows
 
@@ -109,7 +108,7 @@ def test_rows_of_a_step_begin_windows_of_their_own(caplog):
         ([0, 1, 2, 3, 4], 3, [-1, -1, -1, 2, 3]),
     ]
     assert "2 of 4 train examples begin a window in which the user's previous example is no target" in caplog.text
-    assert timed_examples(corpus, "train").times.later.all()
+    assert corpus.train.times.later.all()
     joined = corpus.training_on(["valid", "test"])
     assert joined.train.times.time.tolist() == [1, 1, 2, 3, 4, 5] and len(user_windows(joined)) == 3
     assert user_windows(joined)[2].items.tolist() == [0, 1, 2, 3, 4, 5, 6]

@@ -300,6 +300,11 @@ def test_a_shop_whose_fashion_changes_has_a_half_life():
     parts = [every.take(slice(*ends)) for ends in ((0, 3400), (3400, 3800), (3800, 4200))]
     chosen = choose(corpus_of(*parts, 40))
     assert chosen.popularity_half_life in (0.01, 0.03, 0.1)
+    unknown = np.where(draws[:3400] < 20, NO_TIME, np.arange(3400)[::-1])
+    partly = replace(parts[0], times=RowTimes(unknown, times.previous[:3400]))
+    for train, split in ((parts[0], "by hand"), (partly, "global time 8:1:1")):
+        rows = baselines.BaselineExamples.of(corpus_of(train, *parts[1:], 40, split=split))
+        assert rows.ordered and (np.diff(rows.ages) < 0).all()
     flat = choose(corpus_of(*(replace(part, times=None) for part in parts), 40))
     assert flat.popularity_half_life is None and flat.transitions.half_life is None
     assert chosen.valid[POPULARITY] > flat.valid[POPULARITY]
