@@ -60,15 +60,15 @@ def with_times_of_file(corpus: Corpus, path: Path) -> Corpus:
                 f"{path}, line {line}, column 'previous_timestamp': {previous}, but the history of example {row} of "
                 f"split {split!r} is empty. Give the times of this corpus; a time that is not there is an empty cell."
             )
-        for place, seconds in ((position, time), (position - 1, previous)):
+        for index, seconds in ((position, time), (position - 1, previous)):
             if seconds == NO_TIME:
                 continue
-            if times[place] not in (NO_TIME, seconds):
+            if times[index] not in (NO_TIME, seconds):
                 raise DataError(
                     f"{path}, line {line}: gives {seconds} as the time of an interaction of example {row} of split "
-                    f"{split!r}, which has {times[place]} on line {line_of[place]}. Give the times of this corpus."
+                    f"{split!r}, which has {times[index]} on line {line_of[index]}. Give the times of this corpus."
                 )
-            times[place], line_of[place] = seconds, line
+            times[index], line_of[index] = seconds, line
     _check_named(path, named)
     numbered = {
         split: replace(chains, times=times).split_examples(split, corpus.max_history, corpus.together)
