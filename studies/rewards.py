@@ -17,7 +17,6 @@ import minionerec
 COMMON: dict[str, Any] = {
     **{"tasks": {"next_sid": 0.141206}, "max_steps": 80, "prompts_per_step": 64, "learning_rate": 3e-5},
     **{"schedule": "cosine", "warmup": 0.03, "max_grad_norm": 0.3, "evals_per_epoch": 4, "eval_examples": 1500},
-    "keep_state": False,
 }
 RANKING = {"rewards": {"ranking": 1}}
 CASES: dict[str, dict[str, Any]] = {

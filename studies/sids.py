@@ -43,9 +43,10 @@ def tables_of(dataset: str, home: Path) -> tuple[Any, dict[str, Any], dict[str, 
     shuffled = {"method": "shuffled", "index": tables["residual_kmeans"], "collisions": "keep"}
     tables["shuffled"] = build(output=home / "shuffled", **shuffled)
     if dataset == "industrial":
-        published = build(method="published", collisions="keep", output=home / "published")
+        index = "$MINIONEREC_DATA/Amazon/index/Industrial_and_Scientific.index.json"
+        published = build(method="published", index=index, collisions="keep", output=home / "published")
         tables = {"published": published, **tables}
-    about = {"corpus": corpus, "tables": tables, "title": f"Semantic IDs of {dataset}", "seed": 42}
+    about = {"corpus": corpus, "tables": tables, "title": f"Semantic IDs of {dataset}"}
     return corpus, tables, minionerec.run_stage("sid-report", **about, output=home / "report").metrics
 
 

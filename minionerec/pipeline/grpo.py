@@ -168,7 +168,8 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     log_truncated(prompts.total("truncated"))
     plan = run.plan_steps(len(prompts), "prompts")
     args = GRPOConfig(
-        **run.arguments(plan, config.select_by),
+        **run.arguments(plan, config.select_by, config.schedule),
+        max_grad_norm=config.max_grad_norm,
         max_steps=config.max_steps,
         per_device_train_batch_size=plan.per_device * config.generations,
         per_device_eval_batch_size=config.generations,
@@ -184,8 +185,8 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     )
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     order = None
-    if shuffled := config.shuffle_examples or (SHUFFLED if whole.in_files else 0):
-        order = sample_blocks(len(prompts), shuffled, world_size(), plan.per_device, config.seed)
+    if whole.in_files:
+        order = sample_blocks(len(prompts), SHUFFLED, world_size(), plan.per_device, config.seed)
     validation = run.validation_set(bundle, builder, trie)
     if validation is not None and config.max_hr_drop < 1:
         validation = replace(validation, cutoffs=(config.eval_beams,))

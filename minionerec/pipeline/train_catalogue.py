@@ -196,7 +196,6 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         reach=config.reach,
         experts=config.experts,
         recency=config.recency,
-        max_prompt_length=config.max_prompt_length,
         hidden_size=config.hidden_size,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
@@ -219,6 +218,8 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     plan = run.plan_steps(counts["windows"], "windows")
     args = TrainingArguments(
         **run.arguments(plan, "ndcg"),
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
         per_device_train_batch_size=plan.per_device,
         per_device_eval_batch_size=4 * plan.per_device,
         logging_steps=plan.eval_steps,

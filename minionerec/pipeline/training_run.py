@@ -11,9 +11,8 @@ def run_x(config: XConfig, run: TrainingRun) -> StageResult:
 
 import json
 import math
-import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -163,43 +162,6 @@ def warn_of_rounding(trainer: Trainer) -> None:
             str(dtype).removeprefix("torch."),
             trainer.args.learning_rate,
         )
-
-
-# Trackers that a training reports to (TensorBoard, Weights & Biases, MLflow, …), by the trainer's own `report_to`.
-
-PROJECT = "minionerec"
-_BY_ENVIRONMENT = "TENSORBOARD_LOGGING_DIR"
-
-
-def check_trackers(names: Sequence[str]) -> None:
-    """Check that transformers knows trackers, and finds their packages, before anything is loaded.
-
-    Raises:
-        ConfigError: With the library's own message about the first that it does not.
-    """
-    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
-
-    try:
-        for tracker in get_reporting_integration_callbacks(list(names)):
-            tracker()
-    except (ValueError, RuntimeError) as error:
-        raise ConfigError(f"report_to is {' '.join(names)}: {error}") from None
-
-
-def set_log_folder(callbacks: Iterable[Any], output: str) -> None:
-    """Let TensorBoard write into `OUTPUT.tensorboard`, which outlives the run, unless its own variable names a folder.
-
-    Args:
-        callbacks: The trainer's.
-        output: The stage's output.
-    """
-    if os.environ.get(_BY_ENVIRONMENT):
-        return
-    from transformers.integrations.integration_utils import TensorBoardCallback
-
-    for callback in callbacks:
-        if isinstance(callback, TensorBoardCallback):
-            callback.logging_dir = f"{output}.tensorboard"
 
 
 LOG_FILE = "training_log.json"
@@ -418,7 +380,7 @@ class TrainingRun(TrainerCallback):
         )
         return plan
 
-    def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
+    def arguments(self, plan: StepPlan, select_by: str, schedule: str = "cosine") -> dict[str, Any]:
         """Arguments of every trainer: optimisation, validation, the best checkpoint, seeds, quiet.
 
         Without validation it measures and chooses nothing.
@@ -426,6 +388,7 @@ class TrainingRun(TrainerCallback):
         Args:
             plan: The arithmetic of batches.
             select_by: Best checkpoint: lowest "loss", or highest "ndcg" or "reward".
+            schedule: Learning rate after warm-up.
         """
         config = self.config
         self.work.log_batch(plan.per_device, plan.accumulation, plan.total)
@@ -434,10 +397,8 @@ class TrainingRun(TrainerCallback):
             "num_train_epochs": config.epochs,
             "gradient_accumulation_steps": plan.accumulation,
             "learning_rate": config.learning_rate,
-            "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(config.schedule, config.schedule),
+            "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(schedule, schedule),
             "warmup_steps": config.warmup,
-            "weight_decay": config.weight_decay,
-            "max_grad_norm": config.max_grad_norm,
             "bf16": config.mixed_bf16,
             **trainer_processes(),
             "activation_checkpointing": isinstance(config, LanguageRunConfig) and config.gradient_checkpointing,
@@ -450,9 +411,7 @@ class TrainingRun(TrainerCallback):
             "data_seed": config.seed,
             "disable_tqdm": not shows_bars(),
             "logging_nan_inf_filter": False,  # it would write the mean of earlier losses for one that is no number
-            "report_to": list(config.report_to),
-            "run_name": config.output,
-            "project": PROJECT,
+            "report_to": [],
             "dataloader_pin_memory": torch.cuda.is_available(),
         }
         if self.validates:
@@ -505,7 +464,7 @@ class TrainingRun(TrainerCallback):
         parts = [{**part, "steps": min(part["steps"], done)} for part in parts]
         if is_main_process():
             write_json(file, {"epochs": epochs, EXTENDED: parts})
-        same_rate = self.config.schedule == "constant" and not 0 < self.config.warmup < 1
+        same_rate = args.lr_scheduler_type == "constant_with_warmup" and not 0 < self.config.warmup < 1
         aligned = all(part["steps"] % args.save_steps == 0 for part in parts)
         if args.max_steps > 0 or (same_rate and aligned):
             return
@@ -568,7 +527,6 @@ class TrainingRun(TrainerCallback):
         trainer.add_callback(self)
         replace_printer(trainer)
         trainer.clock = self.work
-        set_log_folder(trainer.callback_handler.callbacks, self.config.output)
         self._keep_launch(trainer)
         self._keep_schedule(trainer.args)
         with self.work.phase("train"):
@@ -606,7 +564,7 @@ class TrainingRun(TrainerCallback):
         with self.work.finish(
             seed=self.config.seed,
             counts={**counts, **bundle_counts(trained)},
-            keep_state=self.config.keep_state,
+            keep_state=True,
         ) as folder:
             write_model_files(trained, folder)
             if trained.task == NEXT_SID and not isinstance(trained.model, OpensBranches):
@@ -643,7 +601,6 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
         stage = Stage(config)
         if (manifest := stage.current()) is not None:
             return _result(stage.output, manifest["counts"], up_to_date=True)
-        check_trackers(config.report_to)
         batch_of(*config.batch_sizes, config.batch)
         check_launcher(config.mixed_bf16)
         stage.check_launch(launch_of_trainer())

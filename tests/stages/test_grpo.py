@@ -459,7 +459,7 @@ def test_parts_that_fit_the_memory_change_nothing(request, tmp_path, watch, monk
 def test_a_step_waits_as_often_whatever_its_size(request, tmp_path, monkeypatch, terms, most):
     trained, terms = folder_of(request, terms)
     monkeypatch.setitem(beam._FIXED_WIDTH, "cpu", True)  # as a GPU searches
-    changes = {"max_steps": 3, "evals_per_epoch": 0.1, "keep_zero_variance": True, "keep_state": False, **terms}
+    changes = {"max_steps": 3, "evals_per_epoch": 0.1, "keep_zero_variance": True, **terms}
     found = []
     for size in (8, 32):
         changes |= {"output": str(tmp_path / str(size)), "prompts_per_step": size, "prompts_per_device": size}
@@ -755,7 +755,7 @@ def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, m
     kept, start = load_file(checkpoint / REFERENCE_FILE), load_file(trained / "sft" / "model.safetensors")
     assert any(not torch.equal(kept[name], start[name]) for name in start.keys() & kept.keys())
     (checkpoint / REFERENCE_FILE).unlink()
-    with pytest.raises(ArtefactError, match=r"reference.safetensors.*is missing. Give --restart true"):
+    with pytest.raises(ArtefactError, match=r"reference.safetensors.*is missing. Delete the folder"):
         run_grpo(config)
 
 

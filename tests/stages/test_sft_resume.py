@@ -76,12 +76,6 @@ def test_a_run_that_was_extended_under_a_schedule_says_so(tmp_path, caplog, rate
     assert "first 5 steps were made for 1 epochs: the result is not that of 3 epochs at once" in caplog.text
 
 
-def test_a_run_that_keeps_no_state_leaves_none(tmp_path):
-    make_inputs(tmp_path)
-    run_sft(sft_config(tmp_path, epochs=1, keep_state=False))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".sft.lock", "corpus", "sft", "sft.record.json", "sids"]
-
-
 @pytest.fixture(scope="module")
 def interrupted(whole, tmp_path_factory):
     """The work folder of a run that died after its second checkpoint, with both."""

@@ -680,7 +680,7 @@ def test_processes_of_the_sampled_loss_draw_different_sids(ragged, tmp_path):
 
 def test_language_models_and_catalogue_models_have_their_own_stages(trained, tmp_path):
     folder, _ = trained
-    run_sft(sft_config(folder, output=str(tmp_path / "sft"), epochs=0.2, evals_per_epoch=1, keep_state=False))
+    run_sft(sft_config(folder, output=str(tmp_path / "sft"), epochs=0.2, evals_per_epoch=1))
     with pytest.raises(ConfigError, match=r"holds a Qwen2ForCausalLM, not a catalogue model\. .* minionerec grpo\."):
         run_catalogue(sharpening(folder, checkpoint=str(tmp_path / "sft"), output=str(tmp_path / "bad")))
     with pytest.raises(ConfigError, match=r"is a catalogue model, .* minionerec train-catalogue --objective expected"):

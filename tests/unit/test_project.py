@@ -281,7 +281,6 @@ def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
         "dev",
         "http",
         "plots",
-        "tensorboard",
         "peft",
         "search",
         "completion",

@@ -134,7 +134,6 @@ def adafactor(config: TigerTrainConfig, model: torch.nn.Module) -> Adafactor:
     return Adafactor(
         model.parameters(),
         lr=config.learning_rate,
-        weight_decay=config.weight_decay,
         scale_parameter=True,
         relative_step=False,
         warmup_init=False,
@@ -150,7 +149,7 @@ def _trainer(
     trainer = TigerTrainer(
         model=bundle.model,
         args=TrainingArguments(
-            **run.arguments(plan, "ndcg"),
+            **run.arguments(plan, "ndcg", config.schedule),
             per_device_train_batch_size=plan.per_device,
             per_device_eval_batch_size=plan.per_device,
             logging_steps=plan.eval_steps,

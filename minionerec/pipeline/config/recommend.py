@@ -74,7 +74,6 @@ class RecommendConfig(StageConfig):
     batch_size: int = setting(
         0, "prompts per batch; 0: as many as memory holds; lists are the same", least=0, affects_result=False
     )
-    rows_at_once: int = setting(4096, "histories read, ranked and written at a time", least=1)
     dtype: str = setting(
         "auto", "dtype of a checkpoint's weights; auto: on a GPU as stored, else float32", known=DTYPES
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError, shown
-from minionerec.pipeline.config.encoder import EncoderConfig
 from minionerec.pipeline.settings import Settings, StageConfig, setting
 from minionerec.reports.runs import RunSetting
+from minionerec.sid.embed.encoder import TFIDF, encoder_inputs
 
 SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")
@@ -53,11 +53,19 @@ def _check_once(runs: Sequence[RunSetting]) -> None:
 
 
 @dataclass
-class SidReportConfig(EncoderConfig):
-    """Settings of the report on tables of semantic IDs; the encoder makes the item vectors for their measures."""
+class SidReportConfig(StageConfig):
+    """Settings of the report on tables of semantic IDs."""
 
     kind: ClassVar[str] = "sid_report"
 
+    corpus: str = setting("", "directory of the corpus whose items have the SIDs", required=True, input_kind="corpus")
+    encoder: str = setting(
+        TFIDF,
+        "source of the item vectors for the measures: the output of embed-items, a .npy or .parquet file, 'tfidf', "
+        "'wordllama', 'interactions', or a Hugging Face model by name or directory",
+        required=True,
+        path=True,
+    )
     tables: dict[str, str] = setting(
         {},
         "tables of semantic IDs, each as NAME=DIRECTORY of `minionerec build-sids`, in the order of the page",
@@ -71,7 +79,10 @@ class SidReportConfig(EncoderConfig):
         affects_result=False,
     )
     title: str = setting("Semantic IDs", "heading of the page")
-    buckets: int = setting(4, "example buckets per table", least=0)
+
+    def inputs(self) -> dict[str, Path]:
+        """Name to path of everything that is read: what the settings name, and what the encoder reads."""
+        return super().inputs() | encoder_inputs(self.encoder)
 
     def deciding(self) -> dict[str, Any]:
         """Settings that affect the page."""

@@ -26,10 +26,6 @@ TRAINED_SPLITS = (
     "splits whose examples are trained on: train, train valid, or train valid test; with valid among them nothing is "
     "validated, and the last weights are kept"
 )
-SHUFFLED = (
-    "examples that are shuffled together, of blocks that are read in random order; 0: all, and 65,536 of a corpus that "
-    "is too large for memory"
-)
 
 
 def _check_splits(splits: list[str]) -> Iterator[str]:
@@ -63,30 +59,13 @@ class RunConfig(StageConfig):
     output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
     epochs: float = setting(1.0, "passes over the examples", above=0, resumable=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
-    schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
     warmup: float = setting(0.0, "warm-up: share of all steps if below 1, else steps", least=0)
-    weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
-    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
     evals_per_epoch: float = setting(1.0, "validations (and saved checkpoints) an epoch", above=0)
     eval_examples: int = setting(1000, "validation examples ranked at each validation; 0: none, -1: all", least=-1)
     eval_beams: int = setting(20, "number of beams of that ranking", least=1)
     patience: int = setting(0, "stop after this many validations without a better one; 0: never", least=0)
-    dtype: str = setting("auto", "dtype of the weights; auto: float32", known=DTYPES)
     mixed_bf16: bool = setting(False, "compute in bfloat16 over float32 weights")
-    max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
     seed: int = setting(42, "seed of initialisation, order and dropout", least=0)
-    report_to: list[str] = setting(
-        [],
-        "trackers that losses and validations are sent to while it trains, such as tensorboard (which writes into "
-        "OUTPUT.tensorboard); empty: none",
-        affects_result=False,
-    )
-    keep_state: bool = setting(
-        True,
-        "keep the last checkpoint, with the optimiser's state, in OUTPUT.finished, so that the same command with more "
-        "epochs continues from there",
-        affects_result=False,
-    )
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -109,6 +88,8 @@ class LanguageRunConfig(RunConfig):
         required=True,
     )
     gradient_checkpointing: bool = setting(False, "recompute activations to save memory")
+    schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
+    dtype: str = setting("auto", "dtype of the weights; auto: float32", known=DTYPES)
 
 
 @dataclass
@@ -116,7 +97,6 @@ class SftConfig(LanguageRunConfig):
     """Settings of supervised fine-tuning."""
 
     splits: list[str] = setting(["train"], TRAINED_SPLITS, known=SPLITS, required=True)
-    shuffle_examples: int = setting(0, SHUFFLED, least=0)
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     model: str = setting(
         "scratch", "hub name or directory of a causal language model, or `scratch`", required=True, path=True
@@ -127,8 +107,9 @@ class SftConfig(LanguageRunConfig):
     kv_heads: int = setting(4, "scratch: key and value heads", least=1)
     inner_size: int = setting(768, "scratch: width of the feed-forward layer", least=1)
     text_vocabulary: int = setting(1000, "scratch: tokens trained on the corpus's texts", least=1)
-    tied: bool = setting(True, "scratch: output head shares the input embedding")
     dropout: float = setting(0.0, "dropout after embedding, attention and feed-forward", least=0, below=1)
+    max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
+    weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
     wording: str = setting("compact", "prompt wording: compact, prose, lcrec, or a YAML file", required=True, path=True)
     all_positions: bool = setting(
         False,
@@ -216,6 +197,8 @@ class CatalogueTrainConfig(RunConfig):
         "checkpoint of a catalogue model to continue from, whose shape, vectors and counts stay; empty: random weights",
         input_kind="checkpoint",
     )
+    weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
     vectors: str = setting(
         "tfidf",
         "item vectors, besides learned ones: tfidf or wordllama (of texts), interactions (of training interactions), "
@@ -287,11 +270,6 @@ class CatalogueTrainConfig(RunConfig):
         yield from super().contradictions()
         yield from _check_splits(self.splits)
         yield from _unless(
-            self.dtype in ("auto", "float32"),
-            f"dtype is {self.dtype}, in which counts cannot leave a position's own answer out exactly; set float32 and "
-            "mixed_bf16, to compute in bfloat16.",
-        )
-        yield from _unless(
             self.objective == "likelihood" or bool(self.checkpoint),
             f"objective {self.objective} continues from a trained model; give --checkpoint.",
         )
@@ -354,8 +332,8 @@ class GrpoConfig(LanguageRunConfig):
 
     batch: ClassVar[tuple[str, str]] = ("prompts_per_step", "prompts_per_device")
 
-    shuffle_examples: int = setting(0, SHUFFLED, least=0)
     checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, input_kind="checkpoint")
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
     rewards: dict[str, float] = setting(
         {"ranking": 1.0},
         "rewards with weights, e.g. rule ndcg semantic=0.5: rule (1 for a hit), ndcg (penalty of wrong ones by rank, "
