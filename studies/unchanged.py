@@ -79,7 +79,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "eval_sft": ("eval-beam", {**EVALUATED, "checkpoint": "sft", "beams": 5}),
-    "eval_examples": ("eval-beam", {**EVALUATED, "checkpoint": "sft_rows", "beams": 5, "slices": True}),
+    "eval_examples": ("eval-beam", {**EVALUATED, "checkpoint": "sft_rows", "beams": 5}),
     "eval_catalogue": ("eval-beam", {**EVALUATED, "checkpoint": "catalogue", "beams": 5}),
     "eval_grpo": ("eval-beam", {**EVALUATED, "checkpoint": "grpo", "beams": 5}),
     "eval_tiger": ("eval-beam", {**EVALUATED, "checkpoint": "tiger", "beams": 5}),

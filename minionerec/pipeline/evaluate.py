@@ -103,7 +103,7 @@ def run_eval(config: EvalConfig) -> StageResult:
                         )
                     name = _name(ranker, local.search, local.checkpoint)
                 _check_beams(local.beams, corpus.n_items, table)
-                rows = timed_examples(corpus, config.split, local.times)
+                rows = timed_examples(corpus, config.split)
                 queries = split_queries(rows, context_used(ranker), given=config.session_context)
                 work.inputs_read(last=False)
             with work.phase("search"):
@@ -124,8 +124,6 @@ def run_eval(config: EvalConfig) -> StageResult:
                         ks=config.ks,
                         resamples=config.resamples,
                         seed=config.seed,
-                        slices=config.slices,
-                        times=local.times,
                         baselines=config.seen == "keep",  # they may recommend seen items
                     )
                 with work.finish(seed=config.seed, counts={**found.counts(), **counted}) as folder:

@@ -486,7 +486,6 @@ def read_results(
     first: str = "",
     reference: Reference | None = None,
     ceiling: str | None = None,
-    slices: bool = False,
     times: str | None = None,
     stages: Mapping[str, StageFacts] | None = None,
 ) -> PageResults:
@@ -505,7 +504,6 @@ def read_results(
         first: The recommender that others are compared with, by its name in the settings; the first if empty.
         reference: Published figures.
         ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
-        slices: Whether figures are wanted by slice.
         times: File of times, where the data have none of their own.
         stages: Facts about the stages of trainings, by name.
 
@@ -536,8 +534,7 @@ def read_results(
         raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
     ks = sorted({int(name.partition("@")[2]) for name in metrics})
     given = [SESSION_CONTEXT in recommender.given for recommender in recommenders]
-    if slices or any(given):
-        examples = replace(examples, rows=timed_examples(examples.data, split, times))
+    examples = replace(examples, rows=timed_examples(examples.data, split, times))
     contexts = corpus_contexts(examples.data, "valid", times) if any(given) else np.zeros(0)
     baselines, chosen = dict[str, RecommenderResults](), None
     if not (all(given) and contexts.any()):
@@ -547,7 +544,7 @@ def read_results(
         baselines |= conditioned
     # A recommender replaces the baseline of its name.
     baselines = {name: recommender for name, recommender in baselines.items() if name not in named}
-    groups = example_slices(examples.data, examples.rows, split) if slices else {}
+    groups = example_slices(examples.data, examples.rows, split)
     parts: list[Slice] = list_slices(groups)
     by_name = dict(zip((run.name for run in runs), recommenders, strict=True))
     results = PageResults(

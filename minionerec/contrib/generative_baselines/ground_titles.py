@@ -204,7 +204,7 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                 written, truncated = write_texts(ranker.bundle, ranker.builder, wanted, config, work)
             if is_main_process():
                 with work.phase("ground"):
-                    rows = {split: timed_examples(corpus, split, stage.config.times) for split in wanted}
+                    rows = {split: timed_examples(corpus, split) for split in wanted}
                     parts, queries = _ground(ranker, names, rows, written, stage.config)
                     gamma, reached = _gamma(ranker, parts, queries, written, config)
                     predictions, reported = _rank(ranker, names, parts, queries[config.split], written, gamma, config)
@@ -221,8 +221,6 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                         ks=config.ks,
                         resamples=config.resamples,
                         seed=config.seed,
-                        slices=config.slices,
-                        times=stage.config.times,
                     )
                 counts = {
                     **found.counts(),

@@ -19,7 +19,6 @@ from minionerec.pipeline.settings import StageConfig, setting
 SPLITS = ("test", "valid")
 SEEN = ("keep", "mask")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-SLICES = "also show NDCG by slice, and write HR and NDCG by slice into metrics.json"
 
 
 @dataclass
@@ -33,13 +32,6 @@ class EvaluationConfig(StageConfig):
     split: str = setting("test", "examples to evaluate", known=SPLITS)
     ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the length of the lists")
     dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
-    slices: bool = setting(False, SLICES)
-    times: str | None = setting(
-        None,
-        "with slices: csv file of split, row, timestamp and previous_timestamp, if the corpus has no times",
-        input_kind="any",
-        requires="slices",
-    )
     session_context: bool = setting(
         True,
         "give a model that was trained with it, and the baselines beside it, the session context: whether the target "
@@ -126,7 +118,6 @@ class EvalConfig(EvaluationConfig):
     batch_size: int = setting(
         0, "prompts per batch; 0: as many as memory holds; lists are the same", least=0, affects_result=False
     )
-    slices: bool = setting(False, SLICES)
     score_end: bool = setting(
         False,
         "also score the tokens after the SID in a completion (newline, end token), as `generate` does",

@@ -93,32 +93,22 @@ class SidReportConfig(StageConfig):
 class LevelsConfig(Settings):
     """Settings of the per-level analysis, which prints and writes no files."""
 
-    predictions: str | None = setting(None, "directory of predictions, or its parquet file", input_kind="any")
-    path: str | None = setting(
-        None, "JSON file in the published form (input, output, predict); instead of --predictions", input_kind="any"
+    predictions: str = setting(
+        "",
+        "directory of predictions, its parquet file, or a JSON file in the published form (input, output, predict)",
+        required=True,
+        input_kind="any",
     )
     ks: list[int] | None = setting(
         None,
         "cutoffs K, in predictions; if not given, those of 1 3 5 10 20 50 within the list length",
         least=1,
     )
-    levels: int | None = setting(None, "levels of a semantic ID; that of most targets if not given", least=1)
-    slices: bool = setting(False, "also show the levels by slice, at K = 1 and 10")
-    corpus: str = setting("", "corpus of the predictions; only with slices", input_kind="corpus", requires="slices")
-    split: str = setting("test", "split of the predictions, if not recorded with them", known=SPLITS)
-    times: str | None = setting(None, f"with slices: {TIMES}", input_kind="any", requires="slices")
     json: bool = setting(False, "print only one JSON object of unrounded numbers")
 
     def __post_init__(self) -> None:
-        """Check that exactly one input is given."""
+        """Check what can be checked without files."""
         super().__post_init__()
-        if (self.predictions is None) == (self.path is None):
-            raise ConfigError(
-                f"predictions is {self.predictions!r} and path is {self.path!r}: give exactly one of "
-                "--predictions DIRECTORY and --path FILE.json."
-            )
-        if self.slices and not self.corpus:
-            raise ConfigError("slices is true, but corpus is empty; give --corpus of the predictions.")
         self.ks = _check_ks(self.ks)
 
 
@@ -176,17 +166,14 @@ class ReportConfig(StageConfig):
     ceiling: str | None = setting(
         None, "JSON file of the expected metrics of the best possible ranking", input_kind="any"
     )
-    slices: bool = setting(True, "also show metrics by slice")
     times: str | None = setting(
         None, f"for slices: {TIMES}; ignored with a warning if there is no such file", input_kind="any"
     )
-    examples: int = setting(6, "examples whose recommendations the report shows", least=0)
     allow_missing: bool = setting(
         False,
         "leave out recommenders without predictions, with a warning, instead of raising an error",
         affects_result=False,
     )
-    seed: int = setting(0, "seed of the bootstrap and of the examples shown", least=0)
     resamples: int = setting(2000, "bootstrap resamples per interval", least=1)
     resample: str = setting("users", RESAMPLE, known=RESAMPLED)
 
@@ -203,8 +190,6 @@ class ReportConfig(StageConfig):
                 f"sids is {self.sids!r}, but protocol is {self.protocol!r}, whose items have no SIDs; leave sids out "
                 "or take protocol rows."
             )
-        if self.times and not self.slices:
-            raise ConfigError(f"times is {self.times!r}, but slices is false; leave times out, or give --slices true.")
         for name in self.metrics:
             if not is_metric(name):
                 raise ConfigError(f"unknown metric {name!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
