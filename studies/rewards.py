@@ -28,7 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "fast": {**RANKING, "learning_rate": 1e-4},
     "slow": {**RANKING, "learning_rate": 1e-5},
     "strong_kl": {**RANKING, "beta": 0.1},
-    "no_kl": {**RANKING, "beta": 0, "sync_reference": False},
+    "no_kl": {**RANKING, "beta": 0},
     "thirty_two": {**RANKING, "generations": 32},
 }
 

@@ -20,7 +20,7 @@ from minionerec.core.artefacts import read_json
 from minionerec.metrics.tables import text_table
 
 CORPORA = {"industrial": "industrial#data", "beauty": "beauty/catalogue#data"}
-QUANTISED = {"residual_kmeans": {}, "balanced_kmeans": {}, "rq_vae": {"epochs": 150, "train_batch": 256}}
+QUANTISED = {"residual_kmeans": {}, "balanced_kmeans": {}, "rq_vae": {"epochs": 150}}
 QUANTISED["rq_vae_plus"] = QUANTISED["rq_vae"]
 SIGNS: dict[str, Callable[[dict[str, Any]], float]] = {
     "bits per item, fewer": lambda d: -d["bits_per_item"],

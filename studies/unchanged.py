@@ -51,7 +51,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         "build-sids",
         {"corpus": "corpus", "method": "balanced_kmeans", "codebook_sizes": [4, 4], "dimensions": 6},
     ),
-    "sid_report": ("sid-report", {"corpus": "corpus", "tables": {"ours": "sids"}, "dimensions": 6}),
+    "sid_report": ("sid-report", {"corpus": "corpus", "tables": {"ours": "sids"}}),
     "sft": ("sft", {**SHOP, **SHAPE, **TRAINED, "all_positions": True}),
     "sft_rows": ("sft", {**SHOP, **SHAPE, **TRAINED, "all_positions": False, "dropout": 0.1}),
     "sft_titles": ("sft", {**SHOP, **SHAPE, **TRAINED, "tasks": {"title_history_to_title": 1.0}}),

@@ -184,8 +184,7 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
             config.seed,
             plus=plus,
             epochs=config.epochs,
-            learning_rate=config.learning_rate or (1e-4 if plus else 1e-3),
-            batch_size=config.train_batch,
+            learning_rate=1e-4 if plus else 1e-3,
             threads=config.threads,
             device=config.device,
         )

@@ -91,7 +91,6 @@ def run_eval(config: EvalConfig) -> StageResult:
                                 ranker,
                                 corpus,
                                 corpus_path=local.corpus,
-                                temperature=local.assistant_temperature,
                                 dtype=local.dtype,
                             )
                             if local.share < 1:
@@ -123,10 +122,9 @@ def run_eval(config: EvalConfig) -> StageResult:
                         config.beams,
                         ks=config.ks,
                         resamples=config.resamples,
-                        seed=config.seed,
                         baselines=config.seen == "keep",  # they may recommend seen items
                     )
-                with work.finish(seed=config.seed, counts={**found.counts(), **counted}) as folder:
+                with work.finish(counts={**found.counts(), **counted}) as folder:
                     title = (
                         f"{labelled(config.ranker or config.checkpoint, predictions.given or ())} on "
                         f"{config.split} ({corpus.split}), {config.beams} beams, mean [95 % interval by user]"

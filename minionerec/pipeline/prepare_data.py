@@ -12,7 +12,7 @@ from minionerec.data.audit import OrderAudit, audit_examples
 from minionerec.data.build import build_corpus
 from minionerec.data.engines.engine import started
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
-from minionerec.data.names import AMAZON, COLUMNS, SPLITS
+from minionerec.data.names import AMAZON, SPLITS
 from minionerec.data.published import published_numbers, read_published_files, with_times_by_order
 from minionerec.data.source import BadRows, InteractionSource
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
@@ -26,6 +26,9 @@ from minionerec.pipeline.stage import Stage, Work
 from minionerec.pipeline.stages import StageResult
 
 log = get_logger(__name__)
+
+SEED = 42
+"""Seed of ties: shuffle."""
 
 
 def run_prepare(config: PrepareConfig) -> StageResult:
@@ -56,7 +59,7 @@ def _layout_stands(stage: Stage[PrepareConfig]) -> bool:
     if config.layout is None:
         return True
     return all(
-        path.is_file() for path in layout_files(config.layout, config.layout_name, "layout_index" in stage.inputs)
+        path.is_file() for path in layout_files(config.layout, Path(config.layout).name, "layout_index" in stage.inputs)
     )
 
 
@@ -96,7 +99,7 @@ def _take_published(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
         content = read_json(inputs["items"])
         records = [content[item] for item in corpus.items["item_id"]]
         sids = read_index(inputs["layout_index"], corpus.n_items)
-        write_layout(config.layout, config.layout_name, corpus, published_numbers(corpus), records, sids)
+        write_layout(config.layout, Path(config.layout).name, corpus, published_numbers(corpus), records, sids)
     times = {split: rows.times for split, rows in corpus.splits().items() if rows.times is not None}
     audit = audit_examples(corpus, SPLITS, times or None)
     with work.finish(seed=None, counts={**corpus.all_counts(), "order": audit.counts()}) as path:
@@ -122,15 +125,15 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
             repeats=config.repeats,
             ties=config.ties,
             max_eval_examples=config.max_eval_examples,
-            seed=config.seed,
+            seed=SEED,
         )
-        seed = config.seed if config.ties == "shuffle" else None
+        seed = SEED if config.ties == "shuffle" else None
         with work.finish(seed=seed, counts={**built.counts, **bad.counts()}) as path:
             built.write(path)
             if config.layout is not None:
                 sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None
                 corpus, records = built.corpus(), item_records(built.items)
-                write_layout(config.layout, config.layout_name, corpus, built.user_numbers(), records, sids)
+                write_layout(config.layout, Path(config.layout).name, corpus, built.user_numbers(), records, sids)
     return built.audit
 
 
@@ -169,7 +172,7 @@ def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> 
 
 
 def _columns(config: PrepareConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in (*COLUMNS, "time_unit")}
+    return {"columns": {name: column or "" for name, column in config.columns.items()}, "time_unit": config.time_unit}
 
 
 Reader = Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSource]

@@ -172,8 +172,8 @@ def run_recommend(config: RecommendConfig) -> StageResult:
         if config.ranker:
             corpus = Corpus.load(inputs["corpus"])
             return Recommender.of(make_ranker(config.ranker, corpus), corpus)
-        search = Search(batch_size=config.batch_size, beams=config.beams)
-        return Recommender.load(inputs["checkpoint"], corpus=inputs["corpus"], search=search, dtype=config.dtype)
+        search = Search(beams=config.beams)
+        return Recommender.load(inputs["checkpoint"], corpus=inputs["corpus"], search=search)
 
     with stage.work() as work:
         next(read_histories(inputs["histories"]), None)  # fails before a folder is created

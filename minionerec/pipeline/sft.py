@@ -151,7 +151,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     plan = run.plan_steps(len(examples), "rows")
     heldout = _held_out(bundle, builder) if run.validates else None
     args = SFTConfig(
-        **run.arguments(plan, config.select_by, config.schedule),
+        **run.arguments(plan, config.select_by),
         weight_decay=config.weight_decay,
         per_device_train_batch_size=plan.per_device,
         per_device_eval_batch_size=config.device_batch_size or _VALIDATED_EXAMPLES,

@@ -20,7 +20,7 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.model import check_lengths
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.pipeline.config.training import CatalogueTrainConfig
+from minionerec.pipeline.config.training import PARTS, CatalogueTrainConfig
 from minionerec.pipeline.stages import StageResult
 from minionerec.pipeline.training_run import (
     TrainingRun,
@@ -192,7 +192,6 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         vectors=config.vectors,
         vector_width=config.vector_width,
         session_context=config.session_context,
-        transitions=config.transitions,
         reach=config.reach,
         experts=config.experts,
         recency=config.recency,
@@ -201,9 +200,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         num_attention_heads=config.heads,
         intermediate_size=config.inner_size,
         towers=config.towers,
-        learned_vectors=config.learned_vectors,
-        code_vectors=config.code_vectors,
-        pointer=config.pointer,
+        **{part: part not in config.without for part in PARTS},
     )
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(

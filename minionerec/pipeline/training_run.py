@@ -380,7 +380,7 @@ class TrainingRun(TrainerCallback):
         )
         return plan
 
-    def arguments(self, plan: StepPlan, select_by: str, schedule: str = "cosine") -> dict[str, Any]:
+    def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
         """Arguments of every trainer: optimisation, validation, the best checkpoint, seeds, quiet.
 
         Without validation it measures and chooses nothing.
@@ -388,7 +388,6 @@ class TrainingRun(TrainerCallback):
         Args:
             plan: The arithmetic of batches.
             select_by: Best checkpoint: lowest "loss", or highest "ndcg" or "reward".
-            schedule: Learning rate after warm-up.
         """
         config = self.config
         self.work.log_batch(plan.per_device, plan.accumulation, plan.total)
@@ -397,7 +396,7 @@ class TrainingRun(TrainerCallback):
             "num_train_epochs": config.epochs,
             "gradient_accumulation_steps": plan.accumulation,
             "learning_rate": config.learning_rate,
-            "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(schedule, schedule),
+            "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(config.schedule, config.schedule),
             "warmup_steps": config.warmup,
             "bf16": config.mixed_bf16,
             **trainer_processes(),
@@ -464,7 +463,7 @@ class TrainingRun(TrainerCallback):
         parts = [{**part, "steps": min(part["steps"], done)} for part in parts]
         if is_main_process():
             write_json(file, {"epochs": epochs, EXTENDED: parts})
-        same_rate = args.lr_scheduler_type == "constant_with_warmup" and not 0 < self.config.warmup < 1
+        same_rate = self.config.schedule == "constant" and not 0 < self.config.warmup < 1
         aligned = all(part["steps"] % args.save_steps == 0 for part in parts)
         if args.max_steps > 0 or (same_rate and aligned):
             return

@@ -182,7 +182,7 @@ def test_a_collapsed_level_is_a_warning(tmp_path, caplog):
     assert "of 60 items share one code. Most have no text, or that of another." in caplog.messages[-1]
 
 
-SMALL_VAE = {"epochs": 20, "train_batch": 32}
+SMALL_VAE = {"epochs": 20}
 
 
 @pytest.mark.parametrize("method", ["residual_kmeans", "balanced_kmeans", "opq", "rq_vae", "rq_vae_plus"])

@@ -175,7 +175,7 @@ def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeyp
 
 
 def test_grpo_gives_the_teacher_what_its_prompts_give(made, tmp_path, asked):
-    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 8, "beta": 0.0, "sync_reference": False}
+    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 8, "beta": 0.0}
     changes |= {"loss_terms": {"likelihood": 1.0}, "teacher": str(made / "catalogue")}
     run_grpo(grpo_config(made, output=str(tmp_path / "grpo"), **changes))
     assert len(asked) == 64 and len({context for _, context in asked}) > 1

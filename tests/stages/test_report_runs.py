@@ -93,7 +93,7 @@ def shop(tmp_path, monkeypatch):
 
 def config(rows, **changes):
     settings = {"corpus": "corpus", "sids": "sids", "reference": "industrial", "ks": [1, 5, 10], "resamples": 100}
-    named = {"slices": False, "predictions": rows, "output": "board", "baseline": "SFT"}
+    named = {"predictions": rows, "output": "board", "baseline": "SFT"}
     return ReportConfig(**{**named, **settings, **changes})
 
 

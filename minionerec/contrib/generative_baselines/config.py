@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from minionerec.pipeline.config.evaluation import EvaluationConfig
-from minionerec.pipeline.config.training import FITTING, SCHEDULES, LanguageRunConfig, RunConfig
+from minionerec.pipeline.config.training import FITTING, LanguageRunConfig, RunConfig
 from minionerec.pipeline.settings import setting
 from minionerec.sid.embed.encoder import encoder_inputs
 
@@ -24,7 +24,6 @@ class TigerTrainConfig(RunConfig):
         known=TIGER_OPTIMIZERS,
     )
     learning_rate: float = setting(1e-2, "peak learning rate; about 1e-2 for adafactor, 1e-3 for adamw", above=0)
-    schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
     max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
     hidden_size: int = setting(128, "width", least=1)
     layers: int = setting(4, "layers of the encoder, and as many of the decoder", least=1)
@@ -130,6 +129,7 @@ class GroundingConfig(EvaluationConfig):
     valid_examples: int = setting(
         0, "validation examples for choosing the exponent, drawn by the seed; 0: all", least=0
     )
+    seed: int = setting(0, "seed of TF-IDF and of the sample of validation examples", least=0)
     candidates: int = setting(50, "length of the ranked lists, in distinct titles", least=1)
 
     def contradictions(self) -> Iterator[str]:

@@ -395,7 +395,7 @@ def _trainer(
     """The trainer with everything that a step needs."""
     plan = run.plan_steps(len(prompts), "prompts")
     args = TrainingArguments(
-        **run.arguments(plan, "ndcg", config.schedule),
+        **run.arguments(plan, "ndcg"),
         max_grad_norm=config.max_grad_norm,
         per_device_train_batch_size=plan.per_device,
         per_device_eval_batch_size=1,

@@ -220,7 +220,6 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                         config.candidates,
                         ks=config.ks,
                         resamples=config.resamples,
-                        seed=config.seed,
                     )
                 counts = {
                     **found.counts(),

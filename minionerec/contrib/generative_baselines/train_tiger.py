@@ -149,7 +149,7 @@ def _trainer(
     trainer = TigerTrainer(
         model=bundle.model,
         args=TrainingArguments(
-            **run.arguments(plan, "ndcg", config.schedule),
+            **run.arguments(plan, "ndcg"),
             per_device_train_batch_size=plan.per_device,
             per_device_eval_batch_size=plan.per_device,
             logging_steps=plan.eval_steps,

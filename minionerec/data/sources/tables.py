@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from html.entities import html5
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -88,12 +89,12 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     """
     if name not in table.columns:
         columns = ", ".join(str(column) for column in table.attrs.get("columns", table.columns))
-        remedy = f"Name the right one with --{flag}" if flag else "Rename the right one"
-        if flag == "item_column":
+        remedy = f"Name the right one with --columns {flag}=NAME" if flag else "Rename the right one"
+        if flag == "item":
             remedy += ", which holds for items and interactions"
-        if flag == "time_column":
-            remedy += ", or give it '' where the rows are in the order of time"
-        if flag == "title_column":
+        if flag == "time":
+            remedy += ", or give time=none where the rows are in the order of time"
+        if flag == "title":
             remedy += (
                 f"; if the items have no titles, add an empty column {name!r}: init then chooses vectors of "
                 "interactions (encoder: interactions)"
@@ -175,7 +176,7 @@ class TableSource:
     @property
     def timed(self) -> bool:
         """See `InteractionSource`."""
-        return bool(self._columns["time_column"])
+        return bool(self._columns["time"])
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -208,7 +209,7 @@ class TableSource:
 
     def _clean(self, path: Path, table: pd.DataFrame) -> InteractionBatch:
         """The rows of a part that have ids and a time."""
-        user, item, time = (self._columns[f"{name}_column"] for name in ("user", "item", "time"))
+        user, item, time = (self._columns[name] for name in ("user", "item", "time"))
         self._lines += table.attrs.get(INSIDE, 0)
         table = rows_with_ids(table, path, (user, item), self._bad)
         times = None
@@ -233,7 +234,7 @@ def read_tables(
     *,
     size: int = PART,
     time_unit: str | None = None,
-    **columns: str,
+    columns: Mapping[str, str] = MappingProxyType({}),
 ) -> TableSource:
     """Read items, and interactions part by part; item index i is row i of the items table.
 
@@ -261,12 +262,12 @@ def read_tables(
             interaction's item is unknown. Errors of interactions are raised when they are read.
     """
     bad = bad or BadRows()
-    of_items = [name for flag, name in (COLUMNS | columns).items() if flag in OF_ITEMS]
+    of_items = [name for flag, name in {**COLUMNS, **columns}.items() if flag in OF_ITEMS]
     catalogue, files = read_table(Path(items), bad, of_items), TableFiles.at(interactions)
     if files.kind in (*SEPARATORS, LINES):
         tables = _text_parts(files, bad, size)
     else:
-        tables = _parquet_parts(files, {flag: (COLUMNS | columns)[flag] for flag in OF_INTERACTIONS})
+        tables = _parquet_parts(files, {flag: {**COLUMNS, **columns}[flag] for flag in OF_INTERACTIONS})
     return parse_tables(tables, files.where, (catalogue, Path(items)), bad, columns, time_unit)
 
 
@@ -285,7 +286,7 @@ def parse_tables(
     def checked() -> Iterator[tuple[Path, pd.DataFrame]]:
         for path, table in interactions:
             for flag in OF_INTERACTIONS:
-                if flag != "time_column" or named[flag]:
+                if flag != "time" or named[flag]:
                     column_of(table, path, named[flag], flag)
             yield path, table
 
@@ -314,7 +315,7 @@ def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tu
     """Some columns of parquet files in parts."""
     if files.kind != PARQUET:
         read_table(files.files[0])  # raises the error
-    columns = {flag: name for flag, name in columns.items() if flag != "time_column" or name}
+    columns = {flag: name for flag, name in columns.items() if flag != "time" or name}
     names = list(dict.fromkeys(columns.values()))
     schema = common_schema(files, names)
     whole = _frame(schema.empty_table(), files.files[0])
@@ -342,11 +343,11 @@ def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[
         DataError: If a column is missing, or rows cannot be used and `bad` does not allow it.
     """
     item_column, title_column, description_column = (columns[name] for name in OF_ITEMS)
-    for name, flag in ((item_column, "item_column"), (title_column, "title_column")):
+    for name, flag in ((item_column, "item"), (title_column, "title")):
         column_of(table, path, name, flag)
-    if description_column not in table.columns and description_column == COLUMNS["description_column"]:
+    if description_column not in table.columns and description_column == COLUMNS["description"]:
         table = table.assign(**{description_column: ""})
-    column_of(table, path, description_column, "description_column")
+    column_of(table, path, description_column, "description")
     if not len(table):
         raise DataError(f"{path}: holds a header and no item. Expected a row an item.")
     lines = table.attrs.get(INSIDE, 0)

@@ -16,7 +16,6 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import convert
-from minionerec.data.names import COLUMNS
 from minionerec.pipeline.cli.plan import plan_of
 from minionerec.pipeline.cli.recipes import PLACEHOLDER, USUAL
 from minionerec.pipeline.cli.sizes import (
@@ -33,6 +32,7 @@ from minionerec.pipeline.cli.sizes import (
     windows_seen,
 )
 from minionerec.pipeline.config.data import PrepareConfig
+from minionerec.pipeline.settings import default_of
 
 if TYPE_CHECKING:
     from minionerec.data.build import BuiltCorpus
@@ -64,9 +64,8 @@ def init_arguments(program: str) -> CommandParser:
         metavar="NAME",
         help="the recipe to write, such as shop or eu/shop: NAME.yaml, whose results go to runs/NAME",
     )
-    for name in COLUMNS:
-        text = str(described[name].metadata["setting"].help).removeprefix("tables, recbole: ")
-        parser.add_argument(f"--{name}", default=described[name].default, metavar="COLUMN", help=text)
+    text = str(described["columns"].metadata["setting"].help).removeprefix("tables, recbole: ")
+    parser.add_argument("--columns", nargs="*", default=[], metavar="NAME=VALUE", help=text)
     parser.add_argument(
         "--max_bad_rows", default="0", metavar="N", help="rows that cannot be used and may be dropped (default: 0)"
     )
@@ -101,20 +100,21 @@ def run_init(program: str) -> None:
     if file.exists():
         raise _there(file)
     minutes = float(convert(given.minutes, float, "--minutes"))
-    columns = {name: getattr(given, name) for name in COLUMNS}
     config = PrepareConfig(
         source="tables",
         items=given.items,
         interactions=given.interactions,
         max_bad_rows=int(convert(given.max_bad_rows, int, "--max_bad_rows")),
         output=str(Path("runs", name)),
-        **columns,
+        columns=convert(given.columns, dict[str, str | None], "--columns"),
     )
-    for key in ("items", "interactions", *COLUMNS):
-        placeholder = PLACEHOLDER.search(getattr(config, key))
+    named = {"items": config.items, "interactions": config.interactions}
+    named |= {f"columns {kind}": name for kind, name in config.columns.items()}
+    for key, value in named.items():
+        placeholder = PLACEHOLDER.search(value or "")
         if placeholder is not None:
             raise ConfigError(
-                f"{key} is {shown(getattr(config, key))}, but a recipe reads {placeholder[0]} as a placeholder. Rename "
+                f"{key} is {shown(value)}, but a recipe reads {placeholder[0]} as a placeholder. Rename "
                 "it without braces."
             )
     shape = shape_of(config)
@@ -306,9 +306,9 @@ def recipe_text(
     chosen, times = _steps(shape, minutes, paces)
     defaults = PrepareConfig.__dataclass_fields__
     own: dict[str, Any] = {"items": config.items, "interactions": config.interactions}
-    own |= {key: getattr(config, key) for key in (*COLUMNS, "max_bad_rows")}
+    own |= {"columns": config.columns, "max_bad_rows": config.max_bad_rows}
     chosen["corpus"] = {
-        **{key: (value, "") for key, value in own.items() if value != defaults[key].default},
+        **{key: (value, "") for key, value in own.items() if value != default_of(defaults[key])},
         **chosen["corpus"],
     }
     chosen["report"] = {"title": (name, "")}

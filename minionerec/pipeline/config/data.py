@@ -1,7 +1,7 @@
 """Settings of the stage that turns a source into a corpus."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,16 +71,12 @@ class PrepareConfig(StageConfig):
         "movies.csv or u.item; recbole: .item; user_items: JSON of item id → title (both may be left out)",
         input_kind="any",
     )
-    item_column: str = setting(COLUMNS["item_column"], "tables, recbole: column of item ids, in both")
-    title_column: str = setting(COLUMNS["title_column"], "tables, recbole: column of item titles")
-    description_column: str = setting(
-        COLUMNS["description_column"], "tables, recbole: column of item descriptions; 'description' may be absent"
-    )
-    user_column: str = setting(COLUMNS["user_column"], "tables, recbole: column of user ids")
-    time_column: str = setting(
-        COLUMNS["time_column"],
-        "tables, recbole: column of times, all numbers or all ISO dates; '' where there is none and rows are in the "
-        "order of time",
+    columns: dict[str, str | None] = setting(
+        {},
+        "tables, recbole: names of columns where they are others than item=item_id (in both), title=title, "
+        "description=description (which may be absent), user=user_id and time=timestamp (all numbers or all ISO dates; "
+        "none where there is none and rows are in the order of time)",
+        known=tuple(COLUMNS),
     )
     time_unit: str | None = setting(
         None,
@@ -117,7 +113,6 @@ class PrepareConfig(StageConfig):
         "maximum number of validation and of test examples, evenly spread; others are not used as targets; 0 keeps all",
         least=0,
     )
-    seed: int = setting(42, "seed of ties: shuffle", least=0)
     max_history: int = setting(
         10, "maximum number of items in a history; older ones are truncated, and such examples counted", least=1
     )
@@ -150,9 +145,10 @@ class PrepareConfig(StageConfig):
         writes=True,
     )
     layout: str | None = setting(
-        None, "folder to write the published layout to as well (.inter, item.json)", writes=True
+        None,
+        "folder to write the published layout to as well (.inter, item.json); its name is the prefix of the file names",
+        writes=True,
     )
-    layout_name: str = setting("corpus", "layout: prefix of the file names")
     layout_index: str | None = setting(
         None,
         "layout: index.json (item number → SID tokens), which the csv and info files need; source 'published' has its "
@@ -184,13 +180,9 @@ class PrepareConfig(StageConfig):
             ("times_by_order", self.times_by_order, ("published",), ()),
             ("interactions", self.interactions, FROM_FILES, FROM_FILES),
             ("items", self.items, FROM_FILES, with_items),
+            ("columns", self.columns, WITH_COLUMNS, ()),
             ("time_unit", self.time_unit, WITH_COLUMNS, ()),
             ("max_title_words", self.max_title_words, AMAZON, ()),
-        )
-        checks += tuple(
-            (each.name, getattr(self, each.name), WITH_COLUMNS, ())
-            for each in fields(self)
-            if each.name in COLUMNS and getattr(self, each.name) != each.default
         )
         for name, value, sources, needed in checks:
             if value and self.source not in sources:

@@ -38,7 +38,6 @@ class EvaluationConfig(StageConfig):
         "is in the session of the newest item or in a later one, as far as times are known; false: give none",
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
-    seed: int = setting(0, "seed of the bootstrap, and of whatever else is drawn", least=0)
 
     def wrong_ks(self, length: int, noun: str) -> Iterator[str]:
         """The problem of cutoffs that are none, or look further than lists of some length."""
@@ -104,9 +103,6 @@ class EvalConfig(EvaluationConfig):
         least=0,
         most=1,
         requires="assistant",
-    )
-    assistant_temperature: float = setting(
-        1.0, "with an assistant: its scores are divided by it", above=0, requires="assistant"
     )
     combine: str = setting(
         "steps",

@@ -79,10 +79,6 @@ class SidConfig(EncoderConfig):
     )
     threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
     epochs: int = setting(500, "maximum number of epochs of rq_vae and rq_vae_plus, which stop early", least=0)
-    learning_rate: float | None = setting(
-        None, "of rq_vae (1e-3 if not given) and rq_vae_plus (1e-4 if not given)", above=0
-    )
-    train_batch: int = setting(256, "items per training step of rq_vae and rq_vae_plus", least=1)
     collisions: str = setting(
         "relocate",
         "how to treat items that share an SID: keep them, relocate all but one to the nearest free code, assign "

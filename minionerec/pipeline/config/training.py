@@ -17,6 +17,7 @@ SELECT = ("loss", "ndcg")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 OBJECTIVES = ("likelihood", "expected", "grpo")
 LOSSES = ("exact", "sampled")
+PARTS = ("learned_vectors", "code_vectors", "pointer")
 FITTING = "0: as many tokens as its memory holds, of the same batch"
 RECENCY = (
     "weigh a training target by exp(-recency x share of the training examples after it); only where the split is "
@@ -59,6 +60,7 @@ class RunConfig(StageConfig):
     output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
     epochs: float = setting(1.0, "passes over the examples", above=0, resumable=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
+    schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
     warmup: float = setting(0.0, "warm-up: share of all steps if below 1, else steps", least=0)
     evals_per_epoch: float = setting(1.0, "validations (and saved checkpoints) an epoch", above=0)
     eval_examples: int = setting(1000, "validation examples ranked at each validation; 0: none, -1: all", least=-1)
@@ -88,7 +90,6 @@ class LanguageRunConfig(RunConfig):
         required=True,
     )
     gradient_checkpointing: bool = setting(False, "recompute activations to save memory")
-    schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
     dtype: str = setting("auto", "dtype of the weights; auto: float32", known=DTYPES)
 
 
@@ -213,9 +214,15 @@ class CatalogueTrainConfig(RunConfig):
     inner_size: int = setting(512, "width of a tower's position-wise networks", least=1)
     towers: int = setting(1, "transformers trained side by side, their probabilities averaged", least=1)
     dropout: float = setting(0.4, "dropout of item vectors, and after each part of a layer", least=0, below=1)
-    learned_vectors: bool = setting(True, "give every SID a vector of its own")
-    code_vectors: bool = setting(True, "give codes vectors that their SIDs share")
-    pointer: bool = setting(True, "score SIDs of the history by how long ago they occurred")
+    without: list[str] = setting(
+        [],
+        "parts left out: learned_vectors (one of each SID), code_vectors (shared by the SIDs of a code), pointer "
+        "(scores SIDs of the history by how long ago they occurred)",
+        known=PARTS,
+    )
+    reach: int = setting(
+        10, "items back that transitions are counted, by which SIDs are scored; 0: none are counted", least=0
+    )
     experts: bool = setting(
         False,
         "pool transition counts, recent popularity, repeats and likeness of items with the model's probabilities, by "
@@ -227,8 +234,6 @@ class CatalogueTrainConfig(RunConfig):
         "examples, are used; empty: they are fitted, or left out where the validation examples are trained on",
         input_kind="checkpoint",
     )
-    transitions: bool = setting(True, "score SIDs by how often they followed the history's")
-    reach: int = setting(10, "items back that transitions are counted", least=1)
     recency: float = setting(0.0, RECENCY, least=0)
     session_context: bool = setting(
         False,
@@ -283,8 +288,9 @@ class CatalogueTrainConfig(RunConfig):
         yield from _unless(self.loss_examples != 0, "loss_examples is 0; say how many, or -1 for all.")
         yield from self._loss_contradictions()
         yield from _unless(
-            bool(self.vectors) or self.learned_vectors or self.code_vectors,
-            "SIDs have no vector: give vectors, learned_vectors or code_vectors.",
+            bool(self.vectors) or not {"learned_vectors", "code_vectors"} <= set(self.without),
+            f"SIDs have no vector: vectors is empty, and without is {' '.join(self.without)}. Give vectors, or leave "
+            "out less.",
         )
 
     def _loss_contradictions(self) -> Iterator[str]:
@@ -408,17 +414,10 @@ class GrpoConfig(LanguageRunConfig):
     reference: str = setting(
         "", "checkpoint that the KL term is measured against; empty: the one to start from", input_kind="checkpoint"
     )
-    sync_reference: bool = setting(True, "update the reference towards the policy")
-    sync_steps: int = setting(512, "optimiser steps between two such updates", least=1)
-    sync_share: float = setting(0.6, "share of the policy in the moved reference", least=0, most=1)
-    max_steps: int = setting(-1, "stop after this many optimiser steps; -1: after the epochs", least=-1)
-    max_hr_drop: float = setting(
-        1.0,
-        "stop where validation HR@eval_beams is lower than before the first step by more than this, and keep the best "
-        "weights from before; 1: never",
-        least=0,
-        most=1,
+    sync_steps: int = setting(
+        512, "optimiser steps after which the reference moves to .6 of the policy and .4 of itself; 0: never", least=0
     )
+    max_steps: int = setting(-1, "stop after this many optimiser steps; -1: after the epochs", least=-1)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -431,10 +430,6 @@ class GrpoConfig(LanguageRunConfig):
                     f"{name} and {what} go together."
                 )
         yield from self._column_contradictions(weights)
-        if self.beta == 0 and self.sync_reference:
-            yield (
-                "beta is 0, so there is no reference to sync, but sync_reference is true; set one of them otherwise."
-            )
         if self.beta == 0 and self.reference:
             yield (
                 f"beta is 0, so nothing is measured against the reference {self.reference!r}; set one of them "
@@ -469,8 +464,8 @@ class GrpoConfig(LanguageRunConfig):
         if "policy" not in self.loss_terms:
             yield from _unless(
                 self.beta == 0,
-                f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0 and "
-                "sync_reference to false, or add policy.",
+                f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0, or "
+                "add policy.",
             )
         yield from _unless(
             not self.teacher or "likelihood" in self.loss_terms,

@@ -35,6 +35,8 @@ logger = get_logger(__name__)
 JSON_FILE = "predictions.json"
 METRICS_FILE = "metrics.json"
 TABLE_FILE = "metrics.txt"
+SEED = 0
+"""Seed of the bootstrap."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,6 @@ def measure(
     *,
     ks: Sequence[int],
     resamples: int,
-    seed: int,
     baselines: bool = True,
 ) -> Measured:
     """Compute the metrics of lists, and of the baselines on the same examples.
@@ -142,7 +143,6 @@ def measure(
         list_length: List length in candidates.
         ks: Cutoffs, in candidates.
         resamples: Bootstrap resamples of users for the intervals.
-        seed: Seed of the bootstrap.
         baselines: Whether baselines are evaluated too.
     """
     lists, chosen = {name: predictions}, None
@@ -158,7 +158,7 @@ def measure(
         {other: RecommenderResults.from_lists(other, found, list_length) for other, found in lists.items()},
         ["item"] if table is None else ["sid", "item"],
         metrics,
-        Bootstrap.of(seed, resamples, USERS, rows.users.tolist()),
+        Bootstrap.of(SEED, resamples, USERS, rows.users.tolist()),
         [],
         [metric for metric in metrics if not metric.startswith("MRR")],
     )

@@ -14,7 +14,6 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_model, save_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from transformers.trainer_callback import TrainerState
 from trl import GRPOConfig
 
 from minionerec.core.errors import ArtefactError
@@ -103,7 +102,6 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         sid_tokens: Token ids of each SID number.
         validation: Prompts ranked at each validation; none if None.
         teacher: Queried in each step, for the term likelihood; none if None.
-        max_hr_drop: How far HR at the set's last cutoff may fall below that of the first validation; ends the run.
         callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `sample_steps` if None.
     """
@@ -123,39 +121,15 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         sid_tokens: Sequence[list[int]],
         validation: ValidationSet | None = None,
         teacher: TeacherQuery | None = None,
-        max_hr_drop: float = 1.0,
         callbacks: Sequence[TrainerCallback] = (),
         order: EpochSampler | None = None,
     ):
         super().__init__(model, args, rows, tokenizer, callbacks, order)
         self.roll_out, self.objective, self.sid_tokens = roll_out, objective, sid_tokens
-        self.validation, self.teacher, self.max_hr_drop = validation, teacher, max_hr_drop
+        self.validation, self.teacher = validation, teacher
         self.by_process = order is not None or objective.loss == "bnpo"  # a mean over the tokens of a device
         self.figures = Figures(self.accelerator)
         self.ends = {tokenizer.pad_token_id, *self.eos_token_ids}
-
-    def stops_at(self, state: TrainerState) -> bool:
-        """Whether HR has fallen too far between the first validation of a run and the newest."""
-        if self.validation is None or not self.validation.cutoffs:
-            return False
-        name = f"eval_hr@{self.validation.cutoffs[-1]}"
-        found = [row[name] for row in state.log_history if name in row]
-        return len(found) > 1 and found[-1] < found[0] - self.max_hr_drop
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Measure, and end the run where HR has fallen too far; weights of that state are not the best ones."""
-        found: dict[str, float] = super().evaluate(*args, **kwargs)
-        if self.stops_at(self.state):
-            logger.info(
-                "Validation HR@%d fell by more than max_hr_drop, %g; training ends.",
-                self.validation.cutoffs[-1] if self.validation else 0,
-                self.max_hr_drop,
-            )
-            name = str(self.args.metric_for_best_model)
-            known = [row[name] for row in self.state.log_history if name in row]
-            found[name] = min(0.0, *known) - 1.0  # by which the best weights are chosen
-            self.control.should_training_stop = True
-        return found
 
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
         """Roll out the rows of a step, reward and compare them, and query the reference for groups that are scored."""
