@@ -23,7 +23,6 @@ CASES: dict[str, dict[str, Any]] = {
     "rule": {"rewards": {"rule": 1}},
     "ranking": RANKING,
     "position": {"rewards": {"position": 1}},
-    "sibling": {**RANKING, "sibling_alpha": 0.5},
     "sampling": {**RANKING, "rollouts": "sampling"},
     "fast": {**RANKING, "learning_rate": 1e-4},
     "slow": {**RANKING, "learning_rate": 1e-5},

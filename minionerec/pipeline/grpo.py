@@ -208,7 +208,6 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         objective=Objective(
             rewards,
             config.loss,
-            config.sibling_alpha,
             config.keep_zero_variance,
             config.loss_terms,
             config.scale_rewards == "group",

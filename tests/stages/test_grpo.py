@@ -62,7 +62,6 @@ from minionerec.sid.table import split_sid
 from minionerec.training.grpo import loss as loss_module
 from minionerec.training.grpo.prompts import grpo_examples
 from minionerec.training.grpo.trainer import REFERENCE_FILE, SidGrpoTrainer
-from minionerec.training.rewards import sibling_advantages
 from minionerec.training.rows import validation_set
 from minionerec.training.trainer import LogLines
 
@@ -238,18 +237,18 @@ def check_step(output, seen, bundle, terms, kind="grpo", beta=0.0, reference=Non
 
 
 CASES = [
-    ("grpo", {"ranking": 1.0}, 1.0),
-    ("bnpo", {"ranking_only": 1.0}, 1.0),
-    ("bnpo", {"semantic": 1.0, "rule": 2.0}, 1.0),
-    ("dapo", {"ranking": 1.0}, 0.5),
-    ("gspo", {"semantic": 1.0}, 0.0),
-    ("gspo", {"rule": 1.0, "ndcg": 0.3, "position": 0.1}, 1.0),
+    ("grpo", {"ranking": 1.0}),
+    ("bnpo", {"ranking_only": 1.0}),
+    ("bnpo", {"semantic": 1.0, "rule": 2.0}),
+    ("dapo", {"ranking": 1.0}),
+    ("gspo", {"semantic": 1.0}),
+    ("gspo", {"rule": 1.0, "ndcg": 0.3, "position": 0.1}),
 ]
 
 
-@pytest.mark.parametrize(("kind", "rewards", "alpha"), CASES)
-def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, rewards, alpha):
-    """Rewards, advantages (ddof 1, 1e-4; siblings), k3 KL against another model, loss and gradient in plain code."""
+@pytest.mark.parametrize(("kind", "rewards"), CASES)
+def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, rewards):
+    """Rewards, advantages (ddof 1, 1e-4), k3 KL against another model, loss and gradient in plain code."""
     beta = 0.1
     seen = watch(
         one_step(
@@ -257,7 +256,6 @@ def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, r
             tmp_path / "one",
             loss=kind,
             rewards=rewards,
-            sibling_alpha=alpha,
             beta=beta,
             reference=str(trained / "early"),
             keep_zero_variance=True,
@@ -284,8 +282,6 @@ def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, r
         for name, weight in weights.items():
             totals += [weight * plain_reward(name, text, target, rank, hit, vectors) for rank, text in enumerate(texts)]
         group = (totals - totals.mean()) / (totals.std(ddof=1) + 1e-4)
-        if alpha < 1:
-            group = alpha * group + (1 - alpha) * sibling_advantages([sids], totals[None])[0]
         advantages += group.tolist()
         with torch.no_grad():
             scores = [float(token_logps(model, prompt, ids).sum()) for ids in sids]
@@ -797,7 +793,7 @@ IN_TWO_IN_PARTS = partial(stage_in_processes, partial(in_parts, run_grpo, tokens
 def test_two_processes_take_the_steps_of_one(request, tmp_path, launch, size, terms):
     folder, terms = folder_of(request, terms)
     changes = {"tasks": {"next_sid": 1.0}, "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20, **terms}
-    changes |= {"rewards": {"ranking": 1.0, "position": 0.1}, "sibling_alpha": 0.5}
+    changes |= {"rewards": {"ranking": 1.0, "position": 0.1}}
     changes |= {"reference": str(folder / "early") if (folder / "early").exists() else ""}
     one, two = (
         grpo_config(folder, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
@@ -866,10 +862,6 @@ def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
         ),
         ({"rewards": {"value": 1.0}}, "but reward_columns names no column of value; give one, e.g. value=price"),
         ({"reward_columns": {"value": "price"}}, "has a column of value, but rewards are ranking"),
-        (
-            {"scale_rewards": "none", "sibling_alpha": 0.5},
-            r"advantages among siblings \(sibling_alpha 0.5\) are always",
-        ),
     ],
 )
 def test_bad_grpo_settings(trained, tmp_path, changes, message):

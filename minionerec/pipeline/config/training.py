@@ -372,13 +372,6 @@ class GrpoConfig(LanguageRunConfig):
         "best checkpoint: highest NDCG@10 of validation lists, or highest reward, summed over their first ten",
         known=GRPO_SELECT,
     )
-    sibling_alpha: float = setting(
-        1.0,
-        "share of a completion's advantage in its group; the rest is its advantage among completions that share a "
-        "prefix with it; 1: the group's alone",
-        least=0,
-        most=1,
-    )
     rollouts: str = setting(
         "beams", "beams (the G best, as in evaluation) or sampling (G drawn without replacement)", known=GRPO_ROLLOUTS
     )
@@ -451,11 +444,6 @@ class GrpoConfig(LanguageRunConfig):
             "value" not in weights or "value" in self.reward_columns,
             f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of value; give one, e.g. "
             "value=price.",
-        )
-        yield from _unless(
-            self.scale_rewards == "group" or self.sibling_alpha == 1,
-            f"scale_rewards is {self.scale_rewards}, but advantages among siblings (sibling_alpha "
-            f"{self.sibling_alpha:g}) are always scaled; set sibling_alpha to 1, or scale_rewards to group.",
         )
 
     def _term_contradictions(self) -> Iterator[str]:

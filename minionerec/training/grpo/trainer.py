@@ -37,11 +37,9 @@ from minionerec.training.grpo.loss import (
 from minionerec.training.grpo.rollouts import RollOut, Row
 from minionerec.training.grpo.trl_adapter import StepTrainer, share_of_groups
 from minionerec.training.rewards import (
-    Rollouts,
     WeightedRewards,
     group_advantages,
     has_signal,
-    sibling_advantages,
 )
 from minionerec.training.sampling import EpochSampler
 from minionerec.training.trainer import RankingEvaluation, ValidationSet
@@ -61,7 +59,6 @@ class Objective:
     Attributes:
         rewards: Rewards with weights.
         loss: "grpo", "bnpo", "dapo" or "gspo", see `policy_loss`.
-        sibling_alpha: Share of the group's advantage, the rest is that among siblings.
         keep_zero_variance: Whether groups without advantage are computed.
         terms: Terms of the loss with weights: policy (`policy_loss`), likelihood (`Scores.targets`).
         scaled: Whether advantages are divided by their group's standard deviation.
@@ -69,23 +66,17 @@ class Objective:
 
     rewards: WeightedRewards
     loss: str = "grpo"
-    sibling_alpha: float = 1.0
     keep_zero_variance: bool = False
     terms: Mapping[str, float] = field(default_factory=lambda: {"policy": 1.0})
     scaled: bool = True
 
-    def advantages(self, rewards: np.ndarray, rollouts: Rollouts) -> np.ndarray:
+    def advantages(self, rewards: np.ndarray) -> np.ndarray:
         """Advantages of the completions, 0 in groups whose rewards are all equal: float32 (P, G).
 
         Args:
             rewards: float32 (P, G), the rewards' weighted sum.
-            rollouts: The completions.
         """
         found = group_advantages(rewards, self.scaled)
-        if self.sibling_alpha < 1:
-            codes = [[[code for code in sid if code >= 0] for sid in group] for group in rollouts.codes.tolist()]
-            siblings = sibling_advantages(codes, np.nan_to_num(rewards)).astype(np.float32)
-            found = self.sibling_alpha * found + (1 - self.sibling_alpha) * siblings
         return np.where(has_signal(rewards)[:, None], found, np.float32(0))
 
 
@@ -146,7 +137,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         groups = make_groups(
             every,
             completions,
-            advantages=self.objective.advantages(rewards, rollouts),
+            advantages=self.objective.advantages(rewards),
             scored=(signal | self.objective.keep_zero_variance) & ("policy" in terms),
             tokens=int(self._sum(sum(len(ids) for group in completions for ids in group))),
             device=self.accelerator.device,
