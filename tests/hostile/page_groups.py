@@ -33,7 +33,6 @@ SETTINGS = {
     "times": "times.csv",
     "output": "page",
     "resamples": 3,
-    "examples": 2,
 }
 """Settings of the report."""
 FORGED = (

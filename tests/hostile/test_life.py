@@ -24,7 +24,7 @@ OTHER = {
     "extend": ("lift", 0.5),
     "eval-beam": ("scores", "renormalised"),
     "report": ("resamples", 30),
-    "sid-report": ("buckets", 1),
+    "sid-report": ("title", "Others"),
     "export": ("dtype", "bfloat16"),
     "recommend": ("k", 2),
 }

@@ -44,12 +44,8 @@ class PrepareConfig(StageConfig):
         known=SOURCES,
     )
     output: str = setting("", "directory to write the corpus to", required=True, affects_result=False)
-    category: str | None = setting(None, "published: prefix of the file names, e.g. Industrial_and_Scientific")
-    root: str | None = setting(
-        None,
-        "published: folder with train, valid, test, info and index; by default $MINIONEREC_DATA/Amazon",
-        affects_result=False,
-        path=True,
+    category: str | None = setting(
+        None, "published: prefix of the file names below $MINIONEREC_DATA/Amazon, e.g. Industrial_and_Scientific"
     )
     times_by_order: bool = setting(
         False,
@@ -176,7 +172,6 @@ class PrepareConfig(StageConfig):
         with_items = tuple(source for source in FROM_FILES if source not in OPTIONAL_ITEMS)
         checks: tuple[tuple[str, Any, tuple[str, ...], tuple[str, ...]], ...] = (
             ("category", self.category, ("published",), ("published",)),
-            ("root", self.root, ("published",), ()),
             ("times_by_order", self.times_by_order, ("published",), ()),
             ("interactions", self.interactions, FROM_FILES, FROM_FILES),
             ("items", self.items, FROM_FILES, with_items),
@@ -242,7 +237,7 @@ class PrepareConfig(StageConfig):
     def _published_files(self) -> dict[str, Path]:
         from minionerec.data.published import default_root, published_files, published_index_path
 
-        root, category = self.root or default_root(), str(self.category)
+        root, category = default_root(), str(self.category)
         files = published_files(root, category)
         if self.layout is not None and self.layout_index is None:
             files["layout_index"] = published_index_path(root, category)

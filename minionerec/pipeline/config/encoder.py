@@ -33,7 +33,6 @@ class EncoderConfig(StageConfig):
     dimensions: int = setting(
         64, "dimensions of TF-IDF vectors and of factors of interactions; lowered for small catalogues", least=1
     )
-    device: str = setting("auto", "device of a Hugging Face model: auto (GPU where there is one), cpu, cuda, ...")
     seed: int = setting(42, "random seed of this stage", least=0)
 
     def contradictions(self) -> Iterator[str]:

@@ -77,6 +77,11 @@ class SidConfig(EncoderConfig):
         "256 for each code of the largest level, and all for rq_vae and rq_vae_plus",
         least=0,
     )
+    device: str = setting(
+        "auto",
+        "device of a Hugging Face model and of autoencoders (auto: a GPU where there is one), and of k-means (auto: "
+        "the CPU): auto, cpu, cuda, ...",
+    )
     threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
     epochs: int = setting(500, "maximum number of epochs of rq_vae and rq_vae_plus, which stop early", least=0)
     collisions: str = setting(
