@@ -528,7 +528,7 @@ def diverged(args: TrainingArguments, state: TrainerState, sign: str) -> ConfigE
     """The error of a training whose weights are no numbers any more, or about to be none; `sign` is the evidence."""
     return ConfigError(
         f"training diverged by step {state.global_step}: {sign}. Lower learning_rate (it is {args.learning_rate:g}), "
-        f"raise warmup (it is {args.warmup_steps:g}), delete {args.output_dir}, and begin again."
+        f"raise warmup (it is {args.warmup_steps:g}), and begin again; first delete {args.output_dir}, if it is there."
     )
 
 

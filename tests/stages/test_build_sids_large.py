@@ -19,7 +19,7 @@ from minionerec.sid.quantiser import Quantiser
 from minionerec.sid.table import SidTable
 
 ITEMS = 600
-SMALL_VAE = {"epochs": 10}
+SMALL_VAE = {"epochs": 80}
 
 
 @pytest.fixture(scope="module")

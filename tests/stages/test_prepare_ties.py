@@ -86,7 +86,7 @@ def test_times_are_written_in_parts_as_they_are_whole(tmp_path, by_months, monke
     assert all(timed_examples(whole, split).times.later.all() for split in SPLITS)
     monkeypatch.setattr("minionerec.data.shards.GROUP", 300)
     monkeypatch.setattr("minionerec.data.shards.SHARD", 6000)
-    parts, result = prepared(tmp_path, settings, ties="together")
+    parts, result = prepared(tmp_path / "parts", settings, ties="together")
     files = [pq.ParquetFile(file) for file in shard_files(result.output)]
     assert len(files) == 3 and all(file.num_row_groups > 1 for file in files)
     for split in SPLITS:

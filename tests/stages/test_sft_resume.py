@@ -46,7 +46,7 @@ def test_killed_it_ends_as_if_nothing_had_happened(whole, tmp_path):
 def test_more_epochs_go_on_from_a_finished_run(tmp_path):
     make_inputs(tmp_path)
     # Of the first two validations the first is the better one, and the run goes on from the second all the same.
-    constant = partial(sft_config, tmp_path, schedule="constant", learning_rate=0.1)
+    constant = partial(sft_config, tmp_path, schedule="constant", learning_rate=0.2)
     long = run_sft(constant(output=str(tmp_path / "long"), epochs=3))
     assert run_sft(constant(epochs=2)).counts["best_step"] == 5
     assert (tmp_path / "sft.finished" / "checkpoint-10").is_dir()
