@@ -1,4 +1,4 @@
-"""Per-level accuracy of predicted semantic IDs: `python calc_level.py [--path FILE.json] [--json]`."""
+"""Per-level accuracy of predicted semantic IDs: `python calc_level.py [--predictions FILE.json] [--json]`."""
 
 from minionerec.pipeline.cli.command import main
 

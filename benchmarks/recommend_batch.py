@@ -67,7 +67,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, object]:
     distinct = len({tuple(history) for history in corpus.rows("test").histories})
     whole: dict[str, list[float]] = {"eval-beam": [], "recommend": []}
     for turn in range(args.repeats + 1):  # the first warms up, and is compared
-        shared = {"checkpoint": args.checkpoint, "corpus": f"{folder}/corpus", "batch_size": args.batch_size}
+        shared = {"checkpoint": args.checkpoint, "corpus": f"{folder}/corpus"}
         begin = time.perf_counter()
         evaluated = run_eval(
             EvalConfig(**shared, search=args.search, beams=args.k, ks=[args.k], resamples=1, output=f"{folder}/e{turn}")
@@ -102,7 +102,6 @@ def main() -> None:
     parser.add_argument("--search", default="beam", help="the evaluator's; exact for a catalogue model")
     parser.add_argument("--k", type=int, default=50)
     parser.add_argument("--rows", type=int, default=5000, help="most test examples")
-    parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", required=True)
     args = parser.parse_args()

@@ -49,7 +49,7 @@ def stages(size: int, folder: Path, engines: list[str], windows: int) -> dict[st
     made["embed-items"] = {"corpus": corpus, "encoder": "tfidf", "dimensions": 64, "output": vectors}
     made["build-sids"] = {"corpus": corpus, "encoder": vectors, "codebook_sizes": [256, 256, 256], "output": sids}
     given = {"corpus": corpus, "sids": sids}
-    shape = {"hidden_size": 64, "layers": 1, "heads": 4, "inner_size": 128, "learned_vectors": False, "reach": 2}
+    shape = {"hidden_size": 64, "layers": 1, "heads": 4, "inner_size": 128, "without": ["learned_vectors"], "reach": 2}
     loss = {"loss": "sampled", "negatives": 1024, "max_grad_norm": 0, "batch_size": 128, "device_batch_size": 128}
     epochs = min(1.0, windows * TARGETS_A_WINDOW / size)
     run = {"epochs": epochs, "evals_per_epoch": 1 / epochs, "eval_examples": 1000, "eval_beams": 20}

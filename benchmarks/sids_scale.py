@@ -187,14 +187,12 @@ def measure(args, fit_rows):
         encoder=str(vector_file(args)),
         method=args.method,
         codebook_sizes=[args.codes] * args.levels,
-        fit_sizes=False,
         fit_rows=fit_rows or args.items,
         iterations=args.iterations,
         collisions=args.collisions,
         threads=args.threads,
         device=args.device,
         seed=SEED,
-        restart=True,
     )
     imports, peak, start, worked = anonymous_gib(), Peak(), time.perf_counter(), time.process_time()
     peak.start()

@@ -182,7 +182,6 @@ def train(args: argparse.Namespace, path: Path, interactions: int, way: str, ans
                 batch_size=args.batch,
                 device_batch_size=args.batch,
                 eval_examples=200,
-                keep_state=False,
             )
         )
     watch.over.set()

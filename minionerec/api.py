@@ -136,11 +136,11 @@ def prepare_data(
 
     named = {"items": items, "interactions": interactions}
     columns = {
-        name: [str(settings.get(flag, COLUMNS[flag])) for flag in flags]
-        for name, flags in (("items", OF_ITEMS), ("interactions", OF_INTERACTIONS))
+        name: [str((settings.get("columns") or {}).get(kind, COLUMNS[kind])) for kind in kinds]
+        for name, kinds in (("items", OF_ITEMS), ("interactions", OF_INTERACTIONS))
     }
     if settings.get("targets"):
-        columns["interactions"].append(str(settings.get("event_column", COLUMNS["event_column"])))
+        columns["interactions"].append(str((settings.get("columns") or {}).get("event", COLUMNS["event"])))
     columns["interactions"] += [condition.column for condition in parse_conditions(str(settings.get("where", "")))]
     given = {name: table for name, table in named.items() if table is not None}
     written = any(not isinstance(table, str | os.PathLike) for table in given.values())

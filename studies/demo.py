@@ -16,7 +16,7 @@ import minionerec
 SHORT = {"epochs": 4, "evals_per_epoch": 0.25}
 CASES: dict[str, dict[str, Any]] = {
     "full": SHORT,
-    "without counts": {**SHORT, "transitions": False},
+    "without counts": {**SHORT, "reach": 0},
     "without text": {**SHORT, "vectors": ""},
     "with reward": {"objective": "expected", "beta": 0.3, "dropout": 0, "epochs": 1, "learning_rate": 5e-5},
 }

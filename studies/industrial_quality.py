@@ -15,11 +15,11 @@ import minionerec
 
 CASES: dict[str, dict[str, Any]] = {
     "full": {},
-    "no_counts": {"transitions": False},
-    "no_pointer": {"pointer": False},
-    "no_codes": {"code_vectors": False},
+    "no_counts": {"reach": 0},
+    "no_pointer": {"without": ["pointer"]},
+    "no_codes": {"without": ["code_vectors"]},
     "no_text": {"vectors": ""},
-    "no_learned": {"learned_vectors": False},
+    "no_learned": {"without": ["learned_vectors"]},
     "no_recency": {"recency": 0},
     "one_tower": {"towers": 1},
     "own_sids": {},
@@ -33,7 +33,7 @@ def main(home: Path = Path("runs/studies/industrial_quality"), seeds: tuple[int,
     """Train and compare the cases."""
     corpus = minionerec.run_stage("prepare-data", "industrial/catalogue#data", output=home / "corpus")
     sids = minionerec.run_stage("build-sids", "industrial/catalogue#sids", corpus=corpus, output=home / "sids")
-    own = {"method": "rq_vae", "epochs": 150, "train_batch": 256, "seed": 42}
+    own = {"method": "rq_vae", "epochs": 150, "seed": 42}
     own_sids = minionerec.build_sids(corpus, output=home / "rq_vae", **own)
 
     def train(name: str, seed: int) -> Any:

@@ -47,7 +47,7 @@ def main(home: Path = Path("runs/studies/language_model")) -> None:
     def control(seed: int) -> Any:
         """The prompts and steps of `grpo` with the teacher's likelihood in place of a reward."""
         loss = {"teacher": folder("catalogue", seed), "loss_terms": {"likelihood": 1}, "learning_rate": 1e-4}
-        start = {"checkpoint": folder("distilled", seed), "beta": 0, "sync_reference": False}
+        start = {"checkpoint": folder("distilled", seed), "beta": 0}
         return train("grpo", "industrial#grpo", "control", seed, **loss, **start)
 
     known = {"catalogue": catalogue, "distilled": distilled, "labels": labels, "grpo": grpo, "control": control}

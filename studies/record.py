@@ -56,7 +56,7 @@ def record_of(report: Path, groups: list[str]) -> dict[str, Any]:
 def main() -> None:
     """Write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("report", type=Path, help="output of minionerec report, with --slices true")
+    parser.add_argument("report", type=Path, help="output of minionerec report")
     parser.add_argument("file", type=Path, help="JSON file to write")
     parser.add_argument("--slices", nargs="*", default=["time", "target"], help="groups of slices")
     args = parser.parse_args()

@@ -17,19 +17,17 @@ import minionerec
 COMMON: dict[str, Any] = {
     **{"tasks": {"next_sid": 0.141206}, "max_steps": 80, "prompts_per_step": 64, "learning_rate": 3e-5},
     **{"schedule": "cosine", "warmup": 0.03, "max_grad_norm": 0.3, "evals_per_epoch": 4, "eval_examples": 1500},
-    "keep_state": False,
 }
 RANKING = {"rewards": {"ranking": 1}}
 CASES: dict[str, dict[str, Any]] = {
     "rule": {"rewards": {"rule": 1}},
     "ranking": RANKING,
     "position": {"rewards": {"position": 1}},
-    "sibling": {**RANKING, "sibling_alpha": 0.5},
     "sampling": {**RANKING, "rollouts": "sampling"},
     "fast": {**RANKING, "learning_rate": 1e-4},
     "slow": {**RANKING, "learning_rate": 1e-5},
     "strong_kl": {**RANKING, "beta": 0.1},
-    "no_kl": {**RANKING, "beta": 0, "sync_reference": False},
+    "no_kl": {**RANKING, "beta": 0},
     "thirty_two": {**RANKING, "generations": 32},
 }
 

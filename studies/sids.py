@@ -20,7 +20,7 @@ from minionerec.core.artefacts import read_json
 from minionerec.metrics.tables import text_table
 
 CORPORA = {"industrial": "industrial#data", "beauty": "beauty/catalogue#data"}
-QUANTISED = {"residual_kmeans": {}, "balanced_kmeans": {}, "rq_vae": {"epochs": 150, "train_batch": 256}}
+QUANTISED = {"residual_kmeans": {}, "balanced_kmeans": {}, "rq_vae": {"epochs": 150}}
 QUANTISED["rq_vae_plus"] = QUANTISED["rq_vae"]
 SIGNS: dict[str, Callable[[dict[str, Any]], float]] = {
     "bits per item, fewer": lambda d: -d["bits_per_item"],
@@ -43,9 +43,10 @@ def tables_of(dataset: str, home: Path) -> tuple[Any, dict[str, Any], dict[str, 
     shuffled = {"method": "shuffled", "index": tables["residual_kmeans"], "collisions": "keep"}
     tables["shuffled"] = build(output=home / "shuffled", **shuffled)
     if dataset == "industrial":
-        published = build(method="published", collisions="keep", output=home / "published")
+        index = "$MINIONEREC_DATA/Amazon/index/Industrial_and_Scientific.index.json"
+        published = build(method="published", index=index, collisions="keep", output=home / "published")
         tables = {"published": published, **tables}
-    about = {"corpus": corpus, "tables": tables, "title": f"Semantic IDs of {dataset}", "seed": 42}
+    about = {"corpus": corpus, "tables": tables, "title": f"Semantic IDs of {dataset}"}
     return corpus, tables, minionerec.run_stage("sid-report", **about, output=home / "report").metrics
 
 

@@ -6,20 +6,20 @@ AMAZON = ("amazon2018", "amazon2023")
 WITH_COLUMNS = ("tables", "recbole")
 """Sources whose columns settings name."""
 COLUMNS = {
-    "item_column": "item_id",
-    "title_column": "title",
-    "description_column": "description",
-    "user_column": "user_id",
-    "time_column": "timestamp",
-    "event_column": "event",
+    "item": "item_id",
+    "title": "title",
+    "description": "description",
+    "user": "user_id",
+    "time": "timestamp",
+    "event": "event",
 }
-"""Settings that name columns, and their defaults; that of descriptions may be absent where it has its default name, and
-that of events is read only where events are predicted."""
+"""What a column holds → its usual name; that of descriptions may be absent where it has that name, and that of events
+is read only where events are predicted."""
 PURCHASES = ("purchase", "purchased", "buy", "order", "ordered", "transaction", "sale")
 """Names of events, in small letters, that `minionerec init` takes for the purchases of a log with other events."""
-OF_ITEMS = ("item_column", "title_column", "description_column")
+OF_ITEMS = ("item", "title", "description")
 """Those of `COLUMNS` that a table of items has."""
-OF_INTERACTIONS = ("user_column", "item_column", "time_column")
+OF_INTERACTIONS = ("user", "item", "time")
 """Those that a table of interactions has."""
 REGISTERED = registered_names("minionerec.readers")
 """Sources of installed packages."""

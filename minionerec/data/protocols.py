@@ -39,7 +39,6 @@ class Protocol:
         seen: Treatment of the scores of items in an example's history: "mask" (never recommended; padding neither),
             "zero" (set to 0.0, and padding may be recommended: the published way of protocol A) or "keep" (they
             compete; padding does not).
-        monitor: Metric of the validation examples that decides on stopping and on the best epoch.
         stop_after: Training stops when this many epochs in a row were no improvement.
         ties: Whether an equal figure is an improvement.
         digits: Decimals that the figure is rounded to first; None for none.
@@ -59,7 +58,6 @@ class Protocol:
     ties: bool
     digits: int | None
     splitter: Callable[[Source, int], Corpus] | None = None
-    monitor: str = "NDCG@10"
 
     def split(self, source: Source) -> Corpus:
         """The examples of a source, by protocols A and B.

@@ -11,7 +11,6 @@ import numpy as np
 from minionerec.core.errors import DataError
 from minionerec.metrics.predictions import Predictions, length_of_lists
 from minionerec.metrics.ranking import DEFAULT_KS, check_ks, distinct_sids
-from minionerec.metrics.results import FEWEST, Slice
 from minionerec.sid.table import split_sid
 
 _UNPARSABLE = -2
@@ -66,18 +65,18 @@ def level_analysis(
     predictions: Predictions,
     ks: Sequence[int] | None = None,
     *,
-    levels: int | None = None,
     list_length: int | None = None,
     keep_duplicates: bool = False,
     where: str = "predictions",
 ) -> LevelAnalysis:
     """Compare predictions with targets level by level.
 
+    As many levels as most targets have are compared (the larger number on a tie). Codes beyond, such as one that
+    distinguishes colliding items, count for "exact" alone.
+
     Args:
         predictions: The ranked lists; only their SIDs are read.
         ks: Cutoffs; those of 1, 3, 5, 10, 20, 50 within `list_length` if None (at least K = 1).
-        levels: Number of levels to compare, L; the most frequent one of targets if None (the larger on a tie). Codes
-            beyond the L-th, such as one that distinguishes colliding items, count for "exact" alone.
         list_length: Number of requested candidates (beams); the longest list's if None.
         keep_duplicates: Whether a repeated SID takes a rank of its own. False suits lists in which items that share
             an SID follow one another; True takes lists as they are, as for a published JSON file.
@@ -92,7 +91,7 @@ def level_analysis(
     ordered = check_ks(ks, list_length) if ks is not None else tuple(k for k in DEFAULT_KS if k <= max(1, list_length))
     lists = [row[: ordered[-1]] for row in lists]
     parsed = {text: split_sid(text) or () for text in {*chain.from_iterable(lists), *predictions.target_sids}}
-    depth = _depth([parsed[target] for target in predictions.target_sids], levels, predictions, where)
+    depth = _depth([parsed[target] for target in predictions.target_sids], predictions, where)
     counted = [row for row, target in enumerate(predictions.target_sids) if len(parsed[target]) >= depth]
     code = _as_numbers(parsed, depth)
     found = np.full((len(counted), ordered[-1], depth + 1), -1, dtype=np.int32)  # (R, K, L + 1)
@@ -114,43 +113,15 @@ def level_analysis(
     )
 
 
-def levels_by_slice(
-    predictions: Predictions, slices: Sequence[Slice], whole: LevelAnalysis, list_length: int, keep_duplicates: bool
-) -> list[tuple[Slice, LevelAnalysis | None]]:
-    """`level_analysis` on the examples of each slice; None where fewer than `FEWEST` of its targets are SIDs.
-
-    Args:
-        predictions: The ranked lists of R examples.
-        slices: Slices of these.
-        whole: The analysis of all, whose cutoffs and levels are used.
-        list_length: Number of requested candidates.
-        keep_duplicates: As in `level_analysis`.
-    """
-    parts = []
-    for each in slices:
-        here, found = predictions.on(each.where), None
-        if sum(len(split_sid(sid) or ()) >= whole.levels for sid in here.target_sids) >= FEWEST:
-            found = level_analysis(
-                here, whole.ks, levels=whole.levels, list_length=list_length, keep_duplicates=keep_duplicates
-            )
-        parts.append((each, found))
-    return parts
-
-
-def _depth(targets: Sequence[tuple[str, ...]], levels: int | None, predictions: Predictions, where: str) -> int:
-    """Number of levels to compare: the given one, or the most frequent one of targets, the larger on a tie."""
+def _depth(targets: Sequence[tuple[str, ...]], predictions: Predictions, where: str) -> int:
+    """Number of levels to compare: the most frequent one of targets, the larger on a tie."""
     lengths = Counter(len(target) for target in targets if target)
     if not lengths:
         shown = predictions.target_sids[0] if len(predictions) else "(no example)"
         raise DataError(
             f"{where}: no target parses as a semantic ID; the first is {shown!r}, expected e.g. '<a_12><b_7><c_201>'."
         )
-    depth = levels if levels is not None else max(lengths, key=lambda length: (lengths[length], length))
-    if max(lengths) < depth:
-        raise DataError(
-            f"{where}: no target has {depth} levels; the longest has {max(lengths)}. Give a smaller --levels."
-        )
-    return depth
+    return max(lengths, key=lambda length: (lengths[length], length))
 
 
 def _as_numbers(parsed: Mapping[str, tuple[str, ...]], depth: int) -> dict[str, tuple[int, ...]]:

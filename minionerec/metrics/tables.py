@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from minionerec.metrics.levels import LevelAnalysis
-from minionerec.metrics.results import FEWEST, Evaluation, Results, Slice
+from minionerec.metrics.results import Evaluation
 from minionerec.metrics.statistics import Estimate
 
 MISSING = "-"
@@ -97,28 +97,6 @@ def format_metrics_table(
     return head + text_table(lines[0], lines[1:])
 
 
-def format_slices(results: Results, metric: str) -> str:
-    """A text table of a metric by slice: a row a slice, a column a recommender, each mean with its interval."""
-    level, names = results.levels[0], results.names
-    rows = []
-    for each, label, found in zip(results.slices, slice_labels(results.slices), results.by_slice, strict=True):
-        known = {} if found[1] is None else found[1].estimates(level)
-        cells = [format_estimate(known[name][metric] if name in known else None) for name in names]
-        rows.append([label, f"{each.size:,}", f"{100 * each.share:.1f} %", *cells])
-    few = any(found is None for _, found in results.by_slice)
-    note = f"\n{MISSING}: fewer than {FEWEST} examples or users" if few else ""
-    return text_table([f"{metric} by slice", "examples", "share", *names], rows) + note
-
-
-def slice_labels(slices: Sequence[Slice]) -> list[str]:
-    """Group and name of slices in a column of text, each group named once."""
-    groups = ["", *(each.group for each in slices)]
-    return [
-        f"{each.group if each.group != before else '':<8} {each.name}"
-        for before, each in zip(groups, slices, strict=False)
-    ]
-
-
 def format_share(count: int | None, total: int) -> str:
     """A count out of a total, e.g. "0 of 226,650"; "-" where it was not counted."""
     return MISSING if count is None else f"{count:,} of {total:,}"
@@ -185,17 +163,3 @@ def format_level_tables(analysis: LevelAnalysis) -> str:
             counts,
         ]
     )
-
-
-def format_level_slices(parts: Sequence[tuple[Slice, LevelAnalysis | None]], ks: Sequence[int], levels: int) -> str:
-    """A text table: a row a slice, and for each K the cumulative accuracy of each level."""
-    names = ["+".join(f"L{n}" for n in range(1, level + 1)) for level in range(1, levels + 1)]
-    rows = []
-    for label, (each, analysis) in zip(slice_labels([each for each, _ in parts]), parts, strict=True):
-        cells = [MISSING] * (len(ks) * levels)
-        if analysis is not None:
-            cells = [f"{value:.4f}" for k in ks for value in analysis.cumulative[analysis.ks.index(k)]]
-        rows.append([label, f"{each.size:,}", f"{100 * each.share:.1f} %", *cells])
-    headers = ["Cumulative accuracy by slice", "examples", "share", *(f"@{k} {name}" for k in ks for name in names)]
-    note = f"\n{MISSING}: fewer than {FEWEST} examples" if any(analysis is None for _, analysis in parts) else ""
-    return text_table(headers, rows) + note

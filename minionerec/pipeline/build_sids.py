@@ -42,6 +42,7 @@ logger = get_logger(__name__)
 
 # How codes are made: one function for each method of the stage that builds semantic IDs.
 
+POINTS_PER_CODE = 256  # items of the sample that k-means is fitted on, for each code of the largest level
 SPACE_TOLERANCE = 0.1  # share of variance that known items may lose more than when codes were assigned
 
 
@@ -105,10 +106,8 @@ class MethodInputs:
 
     def sample(self, vectors: VectorRows, sizes: Sequence[int]) -> tuple[np.ndarray, int]:
         """The rows that codebooks are fitted on, ascending; their number is logged."""
-        config, per_code = (
-            self.config,
-            None if self.config.method.startswith("rq_vae") else self.config.train_points_per_code,
-        )
+        config = self.config
+        per_code = None if config.method.startswith("rq_vae") else POINTS_PER_CODE
         size = sample_size(len(vectors), sizes, per_code, config.fit_rows or None)
         if config.fit_rows or not isinstance(vectors, np.ndarray):
             self.counts.update(fit_rows=size)
@@ -133,8 +132,7 @@ def _make_shuffled(given: MethodInputs) -> CodesAndPoints:
 
 
 def _sizes(vectors: VectorRows, config: SidConfig) -> Sequence[int]:
-    wished = config.wished_sizes
-    return fit_codebook_sizes(wished, len(vectors)) if config.fit_sizes else wished
+    return fit_codebook_sizes(config.wished_sizes, len(vectors))
 
 
 def _make_kmeans(given: MethodInputs, balanced: bool) -> CodesAndPoints:
@@ -186,9 +184,7 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
             config.seed,
             plus=plus,
             epochs=config.epochs,
-            learning_rate=config.learning_rate or (1e-4 if plus else 1e-3),
-            batch_size=config.train_batch,
-            patience=config.patience,
+            learning_rate=1e-4 if plus else 1e-3,
             threads=config.threads,
             device=config.device,
         )
@@ -338,7 +334,6 @@ def resolve(made: CodesAndPoints, config: SidConfig) -> tuple[np.ndarray, Resolu
             config.collisions,
             vectors=made.points,
             codebooks=books,
-            capacity=config.capacity,
             left=made.left,
         )
     codes, resolution = resolve_collisions(
@@ -347,7 +342,6 @@ def resolve(made: CodesAndPoints, config: SidConfig) -> tuple[np.ndarray, Resolu
         vectors=made.points[made.new],
         codebooks=books,
         taken=made.taken,
-        capacity=config.capacity,
     )
     known = np.setdiff1d(np.arange(len(made.points)), made.new)
     return stack_codes(made.kept, codes)[np.argsort(np.concatenate([known, made.new]))], resolution

@@ -90,7 +90,6 @@ def run_eval(config: EvalConfig) -> StageResult:
                                 ranker,
                                 corpus,
                                 corpus_path=local.corpus,
-                                temperature=local.assistant_temperature,
                                 dtype=local.dtype,
                             )
                             if local.share < 1:
@@ -102,6 +101,7 @@ def run_eval(config: EvalConfig) -> StageResult:
                         )
                     name = _name(ranker, local.search, local.checkpoint)
                 _check_beams(local.beams, corpus.n_items, table)
+                rows = corpus.rows(config.split)
                 queries = split_queries(rows, context_used(ranker), given=config.session_context)
                 work.inputs_read(last=False)
             with work.phase("search"):
@@ -121,11 +121,9 @@ def run_eval(config: EvalConfig) -> StageResult:
                         config.beams,
                         ks=config.ks,
                         resamples=config.resamples,
-                        seed=config.seed,
-                        slices=config.slices,
                         baselines=config.seen == "keep",  # they may recommend seen items
                     )
-                with work.finish(seed=config.seed, counts={**found.counts(), **counted}) as folder:
+                with work.finish(counts={**found.counts(), **counted}) as folder:
                     title = (
                         f"{labelled(config.ranker or config.checkpoint, predictions.given or ())} on "
                         f"{config.split} ({corpus.split}), {config.beams} beams, mean [95 % interval by user]"

@@ -29,6 +29,8 @@ from minionerec.recommend.rankers.candidates import list_items, ranked_items
 from minionerec.sid.table import SidTable
 
 TRIE_FILE, ITEMS_FILE, PROMPTS_FILE = "trie.safetensors", "sid_to_item.json", "prompts.json"
+EXAMPLES, BEAMS = 5, 10
+"""Example prompts with expected lists, and the beams and length of these."""
 README_FILE, _TOKENIZER_FILE = "README.md", "tokenizer_config.json"
 # Architectures whose configurations of version 4 of transformers know the kind of scaled positions as `type` alone.
 _TYPES = ("olmo", "olmo2", "phi3")
@@ -47,7 +49,7 @@ def run_export(config: ExportConfig) -> StageResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return _result(stage.output, manifest["counts"], _pushed(stage.output, config.push, config.private))
+        return _result(stage.output, manifest["counts"], _pushed(stage.output, config.push))
     with stage.work() as work:
         steps = progress(("load", "search", "write"), "exporting", unit="steps")
         next(steps)
@@ -66,7 +68,7 @@ def run_export(config: ExportConfig) -> StageResult:
         items_of = ranked_items(bundle.table.sid_numbers, corpus.popularity(), corpus.id_positions)
         about = describe_prompts(bundle, builder)
         next(steps)
-        about |= make_examples(bundle, builder, trie, items_of, config.examples, config.beams)
+        about |= make_examples(bundle, builder, trie, items_of, EXAMPLES, BEAMS)
         counts = {
             "sids": trie.n_sids,
             "items": len(bundle.table),
@@ -90,7 +92,7 @@ def run_export(config: ExportConfig) -> StageResult:
             (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
             (folder / README_FILE).write_text(readme(about, counts), encoding="utf-8")
         next(steps, None)
-    return _result(stage.output, counts, _pushed(stage.output, config.push, config.private))
+    return _result(stage.output, counts, _pushed(stage.output, config.push))
 
 
 def _result(output: Path, counts: Mapping[str, Any], url: str) -> StageResult:
@@ -100,7 +102,7 @@ def _result(output: Path, counts: Mapping[str, Any], url: str) -> StageResult:
     return StageResult(output, [*lines, *([f"uploaded: {url}"] if url else [])], counts)
 
 
-def _pushed(folder: Path, repository: str, private: bool) -> str:
+def _pushed(folder: Path, repository: str) -> str:
     """Upload an export to a repository; returns its address, "" where none is named.
 
     The manifest is not uploaded: it contains local paths.
@@ -115,7 +117,7 @@ def _pushed(folder: Path, repository: str, private: bool) -> str:
 
     hub = HfApi()
     try:
-        made = hub.create_repo(repository, exist_ok=True, private=private)
+        made = hub.create_repo(repository, exist_ok=True, private=True)
         message = f"Export of a recommender (minionerec {__version__})"
         hub.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=[MANIFEST], commit_message=message)
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:

@@ -128,6 +128,8 @@ def target_teacher(
 
 logger = get_logger(__name__)
 
+SYNC_SHARE = 0.6  # of the policy in the moved reference: TRL's
+
 
 @training_stage
 def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
@@ -167,8 +169,10 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     )
     log_truncated(prompts.total("truncated"))
     plan = run.plan_steps(len(prompts), "prompts")
+    moves = config.beta > 0 and config.sync_steps > 0
     args = GRPOConfig(
         **run.arguments(plan, config.select_by),
+        max_grad_norm=config.max_grad_norm,
         max_steps=config.max_steps,
         per_device_train_batch_size=plan.per_device * config.generations,
         per_device_eval_batch_size=config.generations,
@@ -176,19 +180,17 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         num_generations=config.generations,
         beta=config.beta,
         temperature=1.0,
-        sync_ref_model=config.sync_reference,
-        ref_model_sync_steps=config.sync_steps,
-        ref_model_mixup_alpha=config.sync_share,
+        sync_ref_model=moves,
+        ref_model_sync_steps=max(1, config.sync_steps),
+        ref_model_mixup_alpha=SYNC_SHARE,
         remove_unused_columns=False,
         eval_on_start=run.checkpoint is None,
     )
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     order = None
-    if shuffled := config.shuffle_examples or (SHUFFLED if whole.in_files else 0):
-        order = sample_blocks(len(prompts), shuffled, world_size(), plan.per_device, config.seed)
+    if whole.in_files:
+        order = sample_blocks(len(prompts), SHUFFLED, world_size(), plan.per_device, config.seed)
     validation = run.validation_set(bundle, builder, trie)
-    if validation is not None and config.max_hr_drop < 1:
-        validation = replace(validation, cutoffs=(config.eval_beams,))
     if validation is not None and config.select_by == "reward":
         validation = replace(validation, reward=list_reward(rewards, validation, builder))
     teacher = None
@@ -206,7 +208,6 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         objective=Objective(
             rewards,
             config.loss,
-            config.sibling_alpha,
             config.keep_zero_variance,
             config.loss_terms,
             config.scale_rewards == "group",
@@ -214,7 +215,6 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         sid_tokens=bundle.sid_tokens,
         validation=validation,
         teacher=teacher,
-        max_hr_drop=config.max_hr_drop,
         callbacks=run.early_stopping(),
         order=order,
     )
@@ -225,7 +225,7 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     trainer.compile_blocks(planned if config.max_steps < 0 else config.max_steps)
     if not config.prompts_per_device:
         trainer.compute_in_parts(config.gradient_checkpointing)
-    if config.sync_reference and run.checkpoint is not None:
+    if moves and run.checkpoint is not None:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)
     keep_start_if_better(run, trainer, config.checkpoint, "a higher beta", "another reward")

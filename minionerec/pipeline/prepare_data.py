@@ -15,7 +15,7 @@ from minionerec.data.audit import OrderAudit, audit_examples
 from minionerec.data.build import build_corpus
 from minionerec.data.engines.engine import started
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
-from minionerec.data.names import AMAZON, COLUMNS, SPLITS, TEXT_COLUMNS
+from minionerec.data.names import AMAZON, SPLITS, TEXT_COLUMNS
 from minionerec.data.published import published_numbers, read_published_files, with_times_by_order
 from minionerec.data.source import BadRows, InteractionSource
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
@@ -30,6 +30,9 @@ from minionerec.pipeline.stage import Stage, Work
 from minionerec.pipeline.stages import StageResult
 
 log = get_logger(__name__)
+
+SEED = 42
+"""Seed of ties: shuffle."""
 
 
 def run_prepare(config: PrepareConfig) -> StageResult:
@@ -62,7 +65,7 @@ def _layout_stands(stage: Stage[PrepareConfig]) -> bool:
     if config.layout is None:
         return True
     return all(
-        path.is_file() for path in layout_files(config.layout, config.layout_name, "layout_index" in stage.inputs)
+        path.is_file() for path in layout_files(config.layout, Path(config.layout).name, "layout_index" in stage.inputs)
     )
 
 
@@ -104,7 +107,7 @@ def _take_published(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
         content = read_json(inputs["items"])
         records = [content[item] for item in corpus.items["item_id"]]
         sids = read_index(inputs["layout_index"], corpus.n_items)
-        write_layout(config.layout, config.layout_name, corpus, published_numbers(corpus), records, sids)
+        write_layout(config.layout, Path(config.layout).name, corpus, published_numbers(corpus), records, sids)
     times = {split: rows.times for split, rows in corpus.splits().items() if rows.times is not None}
     audit = audit_examples(corpus, SPLITS, times or None)
     counts = {**corpus.all_counts(), "order": audit.counts(), **_text_columns(config, corpus.items)}
@@ -132,16 +135,16 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
             ties=config.ties,
             max_eval_examples=config.max_eval_examples,
             targets=config.targets,
-            seed=config.seed,
+            seed=SEED,
         )
-        seed = config.seed if config.ties == "shuffle" else None
+        seed = SEED if config.ties == "shuffle" else None
         counts = {**built.counts, **bad.counts(), **_text_columns(config, built.items)}
         with work.finish(seed=seed, counts=counts) as path:
             built.write(path)
             if config.layout is not None:
                 sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None
                 corpus, records = built.corpus(), item_records(built.items)
-                write_layout(config.layout, config.layout_name, corpus, built.user_numbers(), records, sids)
+                write_layout(config.layout, Path(config.layout).name, corpus, built.user_numbers(), records, sids)
     return built.audit
 
 
@@ -193,8 +196,9 @@ def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> 
 
 
 def _columns(config: PrepareConfig) -> dict[str, Any]:
-    names = {name: getattr(config, name) for name in (*COLUMNS, "time_unit", "where")}
-    return names | {"events": bool(config.targets)}
+    names = {name: column or "" for name, column in config.columns.items()}
+    options = {"time_unit": config.time_unit, "where": config.where, "events": bool(config.targets)}
+    return {"columns": names, **options}
 
 
 Reader = Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSource]

@@ -31,14 +31,15 @@ from minionerec.recommend.requests import Request, RequestError, plain_time
 
 COLUMNS = ("history", "user", "only", "without", "session_context", "times", "now")
 KINDS = (".parquet", ".jsonl")
+ROWS_AT_ONCE = 4096
+"""Histories that are read, ranked and written at a time."""
 
 
-def read_histories(path: Path, rows_at_once: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+def read_histories(path: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Rows of a file of histories, in parts.
 
     Args:
         path: parquet, or one JSON object per line.
-        rows_at_once: Rows per part.
 
     Yields:
         The index of its first row, from 0, and the rows: "history" is a list of texts, "user" a text (its index if
@@ -52,7 +53,7 @@ def read_histories(path: Path, rows_at_once: int) -> Iterator[tuple[int, list[di
     if suffix not in KINDS:
         raise DataError(f"{path}: unknown file type {suffix!r}; known: {', '.join(KINDS)}. Convert it.")
     start = 0
-    for part in (_parquet_parts if suffix == ".parquet" else _line_parts)(path, rows_at_once):
+    for part in (_parquet_parts if suffix == ".parquet" else _line_parts)(path):
         yield start, [_checked(row, path, start + index) for index, row in enumerate(part)]
         start += len(part)
 
@@ -62,20 +63,20 @@ def count_histories(path: Path) -> int | None:
     return pq.ParquetFile(path).metadata.num_rows if path.suffix.lower() == ".parquet" else None
 
 
-def _parquet_parts(path: Path, rows_at_once: int) -> Iterator[list[dict[str, Any]]]:
+def _parquet_parts(path: Path) -> Iterator[list[dict[str, Any]]]:
     with readable(path, error=DataError, remedy="Write it again."), pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         if "history" not in names:
             raise DataError(f"{path}: column 'history' is missing; it has {', '.join(names)}. Name it history.")
         columns = [name for name in COLUMNS if name in names]
-        for batch in file.iter_batches(batch_size=rows_at_once, columns=columns):
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=columns):
             yield batch.to_pylist()
 
 
-def _line_parts(path: Path, rows_at_once: int) -> Iterator[list[dict[str, Any]]]:
+def _line_parts(path: Path) -> Iterator[list[dict[str, Any]]]:
     with path.open("rb") as file:
         numbered = enumerate(file, 1)
-        while part := [_line(line, path, number) for number, line in islice(numbered, rows_at_once)]:
+        while part := [_line(line, path, number) for number, line in islice(numbered, ROWS_AT_ONCE)]:
             yield part
 
 
@@ -149,7 +150,7 @@ def run_recommend(config: RecommendConfig) -> StageResult:
     One row per history, in the order of the file: `user`, `items` (ids, best first), `titles`, `sids`, `probabilities`
     (empty where the model has none), `scores`, `unknown` (unknown ids) and `session_context` (given to the model, or
     derived from the row's times). Rows are read, ranked and
-    written in parts of `rows_at_once`, so that memory does not grow with the file; processes of a distributed launch
+    written in parts of `ROWS_AT_ONCE`, so that memory does not grow with the file; processes of a distributed launch
     take turns; an interrupted run is resumed at the first missing part.
 
     Args:
@@ -171,14 +172,14 @@ def run_recommend(config: RecommendConfig) -> StageResult:
         if config.ranker:
             corpus = Corpus.load(inputs["corpus"])
             return Recommender.of(make_ranker(config.ranker, corpus), corpus)
-        search = Search(batch_size=config.batch_size, beams=config.beams)
-        return Recommender.load(inputs["checkpoint"], corpus=inputs["corpus"], search=search, dtype=config.dtype)
+        search = Search(beams=config.beams)
+        return Recommender.load(inputs["checkpoint"], corpus=inputs["corpus"], search=search)
 
     with stage.work() as work:
-        next(read_histories(inputs["histories"], config.rows_at_once), None)  # fails before a folder is created
+        next(read_histories(inputs["histories"]), None)  # fails before a folder is created
         folder = work.folder
         with work.phase("search"):
-            parts = _answer_parts(inputs["histories"], config.rows_at_once, load, defaults, folder, work)
+            parts = _answer_parts(inputs["histories"], load, defaults, folder, work)
             wait_for_everyone()
         if is_main_process():
             with work.finish(counts=counts) as output, pq.ParquetWriter(output / FILE, SCHEMA) as writer:
@@ -197,7 +198,6 @@ def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
 
 def _answer_parts(
     path: Path,
-    rows_at_once: int,
     load: Callable[[], Recommender],
     defaults: Mapping[str, Any],
     folder: Path,
@@ -207,7 +207,6 @@ def _answer_parts(
 
     Args:
         path: The file of histories.
-        rows_at_once: Rows per part.
         load: Loads the recommender; called if a part is missing.
         defaults: Fields of the requests (`Request`) that rows do not give.
         folder: Folder of the parts.
@@ -216,10 +215,10 @@ def _answer_parts(
     kept = len(list(folder.glob("part-*.parquet")))
     clock.reached(kept)
     rows = count_histories(path)
-    parts = None if rows is None else -(-rows // rows_at_once)
+    parts = None if rows is None else -(-rows // ROWS_AT_ONCE)
     recommender: Recommender | None = None
     number, done, spent = -1, 0, 0.0
-    reading = read_histories(path, rows_at_once)
+    reading = read_histories(path)
     for number, (start, part) in enumerate(progress(reading, "recommending", total=parts, unit="part")):
         if number % world_size() != process_rank() or _part(folder, number).is_file():
             continue

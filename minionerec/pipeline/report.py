@@ -39,6 +39,8 @@ SECTIONS = (
     sections.training,
 )
 """The sections of the page that are functions of results alone, in order."""
+SEED = 0
+"""Seed of the bootstrap and of the choice of the examples shown."""
 
 
 def run_report(config: ReportConfig) -> StageResult:
@@ -66,7 +68,7 @@ def run_report(config: ReportConfig) -> StageResult:
             results = read_results(
                 local.finished(),
                 EvaluationSet.read(local.corpus, local.split, local.protocol, local.items, local.sids),
-                seed=local.seed,
+                seed=SEED,
                 resamples=local.resamples,
                 resample=local.resample,
                 levels=[first, *(level for level in LEVELS if level != first)] if local.sids else ["item"],
@@ -76,13 +78,12 @@ def run_report(config: ReportConfig) -> StageResult:
                 first=local.baseline,
                 reference=load_reference(local.reference) if local.reference else None,
                 ceiling=local.ceiling,
-                slices=local.slices,
                 stages=stage_facts(),
             )
             lead = _lead(results, config.corpus)
-            page = render_page(config.title, lead, _sections(results, config.examples, stage.inputs))
+            page = render_page(config.title, lead, _sections(results, stage.inputs))
             content = {"title": config.title, **results_json(results)}
-            with work.finish(seed=config.seed, counts=_counts(results)) as folder:
+            with work.finish(seed=SEED, counts=_counts(results)) as folder:
                 (folder / PAGE_FILE).write_text(page, encoding="utf-8")
                 write_json(folder / METRICS_FILE, content)
                 (folder / SUMMARY_FILE).write_text(f"{_printed(results)}\n", encoding="utf-8")
@@ -96,10 +97,10 @@ def stage_facts() -> dict[str, StageFacts]:
     return {name: StageFacts(spec.title, spec.defaults()) for name, spec in STAGES.items()}
 
 
-def _sections(results: PageResults, examples: int, inputs: Mapping[str, Path]) -> list[Section]:
+def _sections(results: PageResults, inputs: Mapping[str, Path]) -> list[Section]:
     """The sections of the page, the last about the sources of its numbers."""
     parts = [section(results) for section in progress(SECTIONS, "sections of the report", unit="sections")]
-    parts += [sections.example_lists(results, examples), sections.sources(inputs)]
+    parts += [sections.example_lists(results), sections.sources(inputs)]
     return [part for part in parts if part is not None]
 
 

@@ -104,7 +104,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     wording, task = load_wording(config.wording), task_of(config.tasks)
     model: Any
     if config.model == "scratch":
-        names = ("text_vocabulary", "seed", "hidden_size", "layers", "heads", "kv_heads", "inner_size", "tied")
+        names = ("text_vocabulary", "seed", "hidden_size", "layers", "heads", "kv_heads", "inner_size")
         settings: dict[str, Any] = {name: getattr(config, name) for name in names}
         model, tokenizer = scratch_backbone(
             corpus, table, wording, titles_only=list(config.tasks) == [NEXT_TITLE], **settings
@@ -152,6 +152,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     heldout = _held_out(bundle, builder) if run.validates else None
     args = SFTConfig(
         **run.arguments(plan, config.select_by),
+        weight_decay=config.weight_decay,
         per_device_train_batch_size=plan.per_device,
         per_device_eval_batch_size=config.device_batch_size or _VALIDATED_EXAMPLES,
         logging_steps=plan.eval_steps,
@@ -171,10 +172,9 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
         callbacks=[*run.early_stopping(), SetEpoch(collator)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
-    shuffled = config.shuffle_examples or (SHUFFLED if by_shard else 0)
-    if shuffled:
-        trainer.order = sample_blocks(len(examples), shuffled, world_size(), plan.per_device, config.seed)
-    trainer.by_process = bool(shuffled)
+    if by_shard:
+        trainer.order = sample_blocks(len(examples), SHUFFLED, world_size(), plan.per_device, config.seed)
+    trainer.by_process = by_shard
     show_bias(plain_model(trainer.model))
     add_dropout(plain_model(trainer.model), config.dropout)
     trie, numbers = Trie.build(table.codes, bundle.code_ids), table.sid_numbers

@@ -17,7 +17,7 @@ from minionerec.reports import plots
 from minionerec.reports.cells import number, percent
 from minionerec.reports.page import Block, Details, Figure, Section, Table, Tiles, render_page
 from minionerec.reports.results import shorten
-from minionerec.sid.embed.encoder import INTERACTIONS
+from minionerec.sid.embed.encoder import INTERACTIONS, VectorSource
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
 from minionerec.sid.report import HITS, Diagnostics, advice, diagnose, gather_evidence, prefix_numbers, read_sid_report
@@ -25,6 +25,10 @@ from minionerec.sid.table import SidTable
 
 # Sections about tables of semantic IDs side by side.
 
+BUCKETS = 4
+"""Example buckets of a table."""
+SEED = 42
+"""Seed of TF-IDF's decomposition and of the choice of these buckets."""
 _TITLES_SHOWN = 8
 _FITTED = "Its vectors are made of the training interactions that bits and buyers are measured on, which favours it."
 
@@ -270,21 +274,23 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
         with stage.work() as work:
             corpus = Corpus.load(stage.config.corpus)
             counts: dict[str, Any] = {}
-            judged = judge(stage.config.tables, corpus, make_vectors(corpus, stage.config.vector_source, counts))
+            judged = judge(
+                stage.config.tables, corpus, make_vectors(corpus, VectorSource(stage.config.encoder, seed=SEED), counts)
+            )
             titles = corpus.items["title"].fillna("").astype(str).tolist()
             parts = [
                 overview(judged),
                 levels(judged),
                 collisions(judged),
                 prefixes(judged),
-                buckets(judged, titles, config.buckets, config.seed),
+                buckets(judged, titles, BUCKETS, SEED),
             ]
             names = ", ".join(judged)
             lead = f"{names}: semantic IDs of {corpus.n_items:,} items ({config.corpus}), before any training."
             measures = {
                 name: to_plain(asdict(entry.measures)) | {"advice": entry.advice} for name, entry in judged.items()
             }
-            with work.finish(seed=config.seed, counts=counts) as folder:
+            with work.finish(seed=SEED, counts=counts) as folder:
                 (folder / HTML_FILE).write_text(render_page(config.title, lead, parts), encoding="utf-8")
                 write_json(folder / JSON_FILE, measures)
     output = stage.output

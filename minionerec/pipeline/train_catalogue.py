@@ -20,7 +20,7 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.model import check_lengths
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.pipeline.config.training import CatalogueTrainConfig
+from minionerec.pipeline.config.training import PARTS, CatalogueTrainConfig
 from minionerec.pipeline.stages import StageResult
 from minionerec.pipeline.training_run import (
     TrainingRun,
@@ -192,19 +192,15 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         vectors=config.vectors,
         vector_width=config.vector_width,
         session_context=config.session_context,
-        transitions=config.transitions,
         reach=config.reach,
         experts=config.experts,
         recency=config.recency,
-        max_prompt_length=config.max_prompt_length,
         hidden_size=config.hidden_size,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
         intermediate_size=config.inner_size,
         towers=config.towers,
-        learned_vectors=config.learned_vectors,
-        code_vectors=config.code_vectors,
-        pointer=config.pointer,
+        **{part: part not in config.without for part in PARTS},
     )
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(
@@ -219,6 +215,8 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     plan = run.plan_steps(counts["windows"], "windows")
     args = TrainingArguments(
         **run.arguments(plan, "ndcg"),
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
         per_device_train_batch_size=plan.per_device,
         per_device_eval_batch_size=4 * plan.per_device,
         logging_steps=plan.eval_steps,

@@ -65,7 +65,7 @@ def run_sequential(config: SequentialConfig) -> StageResult:
     keep_freed_memory()
     fix_order()
     check_hyper(config.model, config.hyper)
-    stage, protocol, device = config.model_stage(), config.resolved_protocol(), torch_device(config.device)
+    stage, protocol, device = config.model_stage(), config.resolved_protocol(), torch_device("auto")
     settings = stage.config
     _check_corpus(settings.corpus, settings.protocol)
 
@@ -88,7 +88,6 @@ def run_sequential(config: SequentialConfig) -> StageResult:
             text=text,
             digits=_read_digits(settings.digits, item_ids) if settings.digits else None,
             table=SidTable.load_index(settings.sids, item_ids) if settings.sids else None,
-            eval_examples=settings.eval_examples,
             session_context=settings.session_context,
         )
 
@@ -100,11 +99,8 @@ def run_sequential(config: SequentialConfig) -> StageResult:
             inputs,
             device,
             all_positions=settings.all_positions,
-            shuffle_examples=settings.shuffle_examples,
             epochs=settings.epochs,
             learning_rate=settings.learning_rate,
-            beta2=settings.beta2,
-            weight_decay=settings.weight_decay,
         )
     predictions = config.predictions_stage()
     _predict(predictions, stage.output, protocol, inputs, device, config.list_length, config.resamples)
@@ -173,11 +169,8 @@ def _train(
     device: torch.device,
     *,
     all_positions: bool,
-    shuffle_examples: int,
     epochs: int,
     learning_rate: float,
-    beta2: float,
-    weight_decay: float,
 ) -> None:
     """Train the model of this name, or resume an interrupted training."""
     seed, launch = protocol.seed, {"device": device.type}
@@ -193,7 +186,6 @@ def _train(
                 protocol.padding,
                 all_positions=all_positions,
                 users=data.user_numbers(data.corpus.train) if model.needs_users else None,
-                shuffled=shuffle_examples,
                 folder=work.folder / EXAMPLES,
             )
         work.inputs_read()
@@ -213,8 +205,6 @@ def _train(
             device,
             epochs=epochs,
             learning_rate=learning_rate,
-            beta2=beta2,
-            weight_decay=weight_decay,
             clock=work,
         )
         counts = {

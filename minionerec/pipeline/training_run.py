@@ -436,8 +436,6 @@ class TrainingRun(TrainerCallback):
             "learning_rate": config.learning_rate,
             "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(config.schedule, config.schedule),
             "warmup_steps": config.warmup,
-            "weight_decay": config.weight_decay,
-            "max_grad_norm": config.max_grad_norm,
             "bf16": config.mixed_bf16,
             **trainer_processes(),
             "activation_checkpointing": isinstance(config, LanguageRunConfig) and config.gradient_checkpointing,
@@ -606,7 +604,7 @@ class TrainingRun(TrainerCallback):
         with self.work.finish(
             seed=self.config.seed,
             counts={**counts, **bundle_counts(trained)},
-            keep_state=self.config.keep_state,
+            keep_state=True,
         ) as folder:
             write_model_files(trained, folder)
             if trained.task == NEXT_SID and not isinstance(trained.model, OpensBranches):

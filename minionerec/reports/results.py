@@ -485,7 +485,6 @@ def read_results(
     first: str = "",
     reference: Reference | None = None,
     ceiling: str | None = None,
-    slices: bool = False,
     stages: Mapping[str, StageFacts] | None = None,
 ) -> PageResults:
     """Read and check recommenders and baselines on the examples of one split.
@@ -503,7 +502,6 @@ def read_results(
         first: The recommender that others are compared with, by its name in the settings; the first if empty.
         reference: Published figures.
         ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
-        slices: Whether figures are wanted by slice.
         stages: Facts about the stages of trainings, by name.
 
     Raises:
@@ -542,7 +540,7 @@ def read_results(
         baselines |= conditioned
     # A recommender replaces the baseline of its name.
     baselines = {name: recommender for name, recommender in baselines.items() if name not in named}
-    groups = example_slices(examples.data, examples.rows, split) if slices else {}
+    groups = example_slices(examples.data, examples.rows, split)
     parts: list[Slice] = list_slices(groups)
     by_name = dict(zip((run.name for run in runs), recommenders, strict=True))
     results = PageResults(

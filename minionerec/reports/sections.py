@@ -471,26 +471,23 @@ def codebooks(results: PageResults) -> Section | None:
     return Section("Use of the codebooks", [*blocks, text])
 
 
+EXAMPLES = 6
+"""Examples whose lists a page shows."""
 _SHOWN, _HISTORY = 5, 20
 
 
-def example_lists(results: PageResults, wanted: int) -> Section | None:
-    """Seeded examples: half of them hits of the first recommender in its first five items, half misses.
-
-    Args:
-        results: The results.
-        wanted: Number of examples; None is returned for 0, and where no recommender has lists.
-    """
+def example_lists(results: PageResults) -> Section | None:
+    """Seeded examples: half hits of the first recommender in its first five items, half misses; None without lists."""
     listed = {
         name: recommender.lists for name in results.own if (recommender := results.recommenders[name]).lists is not None
     }
-    if not listed or not wanted:
+    if not listed:
         return None
     first, made = next(iter(listed.items()))
     ranks = item_ranks(made)
     hits, misses = np.flatnonzero((ranks >= 1) & (ranks <= _SHOWN)), np.flatnonzero((ranks == 0) | (ranks > _SHOWN))
     rng = np.random.default_rng(results.bootstrap.seed)
-    wanted = min(wanted, len(ranks))
+    wanted = min(EXAMPLES, len(ranks))
     n_hits = min(max(wanted // 2, wanted - len(misses)), len(hits))
     selected = [*rng.choice(hits, n_hits, replace=False), *rng.choice(misses, wanted - n_hits, replace=False)]
     titles, rows = results.examples.titles(), results.examples.rows

@@ -272,7 +272,6 @@ _USUAL = {
     "seen": "keep",
     "share": None,
     "combine": None,
-    "assistant_temperature": 1.0,
     "length_penalty": 0.0,
     "text_beams": None,
     "encoder": None,

@@ -230,14 +230,13 @@ def resolve_collisions(
     vectors: VectorRows | None = None,
     codebooks: Sequence[np.ndarray] | None = None,
     taken: np.ndarray | None = None,
-    capacity: int = 1,
     left: np.ndarray | None = None,
 ) -> tuple[np.ndarray, Resolution]:
     """Resolve collisions and count them before and after.
 
     Args:
         codes: int (N, L), row i = item i.
-        method: "keep" leaves them; "relocate" moves the items of a full SID, all but the nearest ones, to
+        method: "keep" leaves them; "relocate" moves the items of a shared SID, all but the nearest one, to
             the nearest free code at the last level under the same prefix (higher up only where a prefix holds more
             items than free codes); "sinkhorn" encodes the members of each group together at the last level, whose codes
             they share by entropic optimal transport, and keeps the remaining collisions; "extra_token" adds a level
@@ -246,7 +245,6 @@ def resolve_collisions(
             file; but "sinkhorn" needs an array.
         codebooks: Per level float32 (C_l, D); needed by "relocate" and "sinkhorn".
         taken: int (P, L or more), SIDs of other items, which stay as they are; none if None.
-        capacity: Most items that may share an SID after "relocate".
         left: float32 (N,), squared distance of each item to its reconstruction, where that is known already.
 
     Returns:
@@ -266,7 +264,7 @@ def resolve_collisions(
     if method == "keep":
         resolved = codes
     elif method == "relocate":
-        resolved = _relocate(codes, *_space(method, codes, vectors, codebooks), others, capacity, left)
+        resolved = _relocate(codes, *_space(method, codes, vectors, codebooks), others, left)
     elif method == "sinkhorn":
         resolved = _sinkhorn(codes, *_space(method, codes, vectors, codebooks), others)
     else:
@@ -319,15 +317,13 @@ def _relocate(
     vectors: VectorRows,
     codebooks: Sequence[np.ndarray],
     taken: np.ndarray,
-    capacity: int,
     left: np.ndarray | None,
 ) -> np.ndarray:
-    """Move items whose SID is full to the nearest free code.
+    """Move all items of an SID but one to the nearest free code.
 
-    An SID has room for `capacity` items, less those that have taken it already. The members nearest to their
-    reconstruction stay (ties: lower index). The others move in order of that distance (ties: lower index), each at the
-    deepest level under whose prefix there is room: mostly the last level. From there down, each level takes the code
-    nearest to the residual that still has room below it.
+    The member nearest to its reconstruction stays (ties: lower index), unless the SID is taken. The others move in
+    order of that distance (ties: lower index), each at the deepest level under whose prefix there is room: mostly the
+    last level. From there down, each level takes the code nearest to the residual that still has room below it.
 
         prefix (a, b) with room     ->  (a, b, nearest free c)
         (a, b) full, (a,) with room ->  (a, nearest b' with room, nearest free c)
@@ -345,25 +341,24 @@ def _relocate(
         row_keys(np.vstack([others, codes])), return_index=True, return_inverse=True
     )  # (G,), (G,), (P + N,)
     group = group.reshape(-1)
-    held = np.minimum(np.bincount(group[: len(others)], minlength=len(keys)), capacity)  # (G,), items assigned
-    _check_room(len(codes), sizes, capacity, int(held.sum()))
+    held = np.minimum(np.bincount(group[: len(others)], minlength=len(keys)), 1)  # (G,), items assigned
+    _check_room(len(codes), sizes, int(held.sum()))
     own = group[len(others) :]
-    staying = np.minimum(np.bincount(own, minlength=len(keys)), capacity - held)
+    staying = np.minimum(np.bincount(own, minlength=len(keys)), 1 - held)
     movers, distance = _movers(codes, vectors, codebooks, own, staying, left)
     held += staying
-    positions = _FreeCodes(np.vstack([others, codes])[first], held, sizes, capacity)
+    positions = _FreeCodes(np.vstack([others, codes])[first], held, sizes)
     del keys, first, group, own, staying
     order = np.argsort(distance, kind="stable")  # movers ascend, so that ties go to the lower item
     return _moved(codes, vectors, codebooks, positions, movers[order])
 
 
-def _check_room(items: int, sizes: Sequence[int], capacity: int, taken: int) -> None:
-    if capacity * int(np.prod(np.array(sizes, dtype=object))) - taken >= items:
+def _check_room(items: int, sizes: Sequence[int], taken: int) -> None:
+    if int(np.prod(np.array(sizes, dtype=object))) - taken >= items:
         return
-    room = f"{items} distinct SIDs" if capacity == 1 else f"room at {capacity} items an SID"
     beside = f" besides the {taken} taken" if taken else ""
     raise DataError(
-        f"{items} items have no {room} in codebooks of {'/'.join(map(str, sizes))} codes{beside}. "
+        f"{items} items have no {items} distinct SIDs in codebooks of {'/'.join(map(str, sizes))} codes{beside}. "
         "Raise codebook_sizes, add a level, or take collisions: extra_token."
     )
 
@@ -405,13 +400,12 @@ class _FreeCodes:
         rows: int32 (G, L), SIDs in order.
         held: int64 (G,), items assigned there.
         sizes: Codes per level.
-        capacity: Items per SID.
     """
 
-    def __init__(self, rows: np.ndarray, held: np.ndarray, sizes: Sequence[int], capacity: int):
+    def __init__(self, rows: np.ndarray, held: np.ndarray, sizes: Sequence[int]):
         self.columns, self.held, self.sizes = by_column(rows), held, sizes
-        below = [capacity * int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(len(sizes) + 1)]
-        self.room = [min(number, _MOST) for number in below]  # capacity under a prefix of each length
+        below = [int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(len(sizes) + 1)]
+        self.room = [min(number, _MOST) for number in below]  # SIDs under a prefix of each length
         self._under: dict[tuple[int, ...], np.ndarray] = {}
 
     def under(self, prefix: tuple[int, ...]) -> np.ndarray:
@@ -438,10 +432,9 @@ def _moved(
     codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], positions: _FreeCodes, movers: np.ndarray
 ) -> np.ndarray:
     """Codes with every mover at its new code; movers, int64 (M,), in order of assignment."""
-    levels, few = len(codebooks), len(movers) <= FEW
+    few = len(movers) <= FEW
     moved = codes.copy()
     kind = np.min_scalar_type(len(codebooks[-1]) - 1)
-    capacity = positions.room[levels]
     squares = [None if few else (codebook * codebook).sum(axis=1) for codebook in codebooks]
 
     def choices() -> Iterator[tuple[int, tuple[int, ...], np.ndarray]]:
@@ -452,7 +445,7 @@ def _moved(
 
     for item, prefix, order in progress(choices(), "relocating items", len(movers), unit="items"):
         if not positions.full(prefix):
-            sid = (*prefix, int(order[(positions.under(prefix)[order] < capacity).argmax()]))
+            sid = (*prefix, int(order[(positions.under(prefix)[order] < 1).argmax()]))
         else:
             sid = _elsewhere(vectors[item], prefix, codebooks, positions, squares)
         positions.occupy(sid)

@@ -279,7 +279,7 @@ def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
     if len(vectors) < max(codebook_sizes):
         raise DataError(
             f"{len(vectors)} items cannot fill a codebook of {max(codebook_sizes)} codes. Lower codebook_sizes to at "
-            f"most {len(vectors)}, or let them be fitted to the catalogue (fit_sizes: true)."
+            f"most {len(vectors)}, or fit them to the catalogue (`fit_codebook_sizes`)."
         )
 
 

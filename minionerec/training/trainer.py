@@ -54,7 +54,6 @@ class ValidationSet:
         targets: int64 (R,), number of each target in the trie.
         trie: SIDs, or titles, of the catalogue.
         num_beams: Number of beams.
-        cutoffs: Further cutoffs of HR that are reported.
         numbers: int64 (R,), numbers of the prompts among the examples of their split.
         reward: Total reward of the first ten of each list, float (R',), reported as reward@10: takes SID numbers and
             scores (R', K) and which prompts they are; not measured if None.
@@ -64,7 +63,6 @@ class ValidationSet:
     targets: np.ndarray
     trie: Trie
     num_beams: int
-    cutoffs: tuple[int, ...] = ()
     numbers: np.ndarray | None = None
     reward: Callable[[np.ndarray, np.ndarray, slice], np.ndarray] | None = None
 
@@ -78,11 +76,11 @@ def summed(values: np.ndarray, accelerator: Accelerator) -> np.ndarray:
 
 
 def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerator: Accelerator) -> dict[str, float]:
-    """NDCG@10, HR@10, HR@1, further HR and reward of the evaluator's decoder, a set's rows shared among processes.
+    """NDCG@10, HR@10, HR@1 and reward of the evaluator's decoder, a set's rows shared among processes.
 
     Every process measures all rows, in their order, so that the values are the same bits for any number of processes.
     """
-    names = [*_METRICS, *(f"HR@{cutoff}" for cutoff in validation.cutoffs)]
+    names = list(_METRICS)
     mine = slice(accelerator.process_index, None, accelerator.num_processes)
     ranks, rewards = np.zeros(len(validation.targets), np.int64), np.zeros(len(validation.targets))
     if prompts := validation.prompts[mine]:  # none where there are more processes than rows
@@ -91,7 +89,7 @@ def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerat
         ranks[mine] = target_ranks(sids, validation.targets[mine])
         if validation.reward is not None:
             rewards[mine] = validation.reward(sids[:, :10], scores[:, :10], mine)
-    values = ranking_metrics(summed(ranks, accelerator), sorted({1, 10, *validation.cutoffs}))
+    values = ranking_metrics(summed(ranks, accelerator), [1, 10])
     if validation.reward is not None:
         names.append("reward@10")
         values["reward@10"] = summed(rewards, accelerator)
@@ -162,7 +160,7 @@ def load_weights(model: Any, checkpoint: str) -> None:
     """
     from minionerec.models.backbone.pretrained import load_model  # to resume alone
 
-    remedy = "Give --restart true to begin again."
+    remedy = "Delete the folder of the unfinished run to begin again."
     saved = load_model(type(model), checkpoint, error=ArtefactError, remedy=remedy, dtype=model.dtype)
     model.load_state_dict(saved.state_dict())
 
@@ -530,7 +528,7 @@ def diverged(args: TrainingArguments, state: TrainerState, sign: str) -> ConfigE
     """The error of a training whose weights are no numbers any more, or about to be none; `sign` is the evidence."""
     return ConfigError(
         f"training diverged by step {state.global_step}: {sign}. Lower learning_rate (it is {args.learning_rate:g}), "
-        f"raise warmup (it is {args.warmup_steps:g}), and begin again with --restart true."
+        f"raise warmup (it is {args.warmup_steps:g}), and begin again; first delete {args.output_dir}, if it is there."
     )
 
 

@@ -142,7 +142,7 @@ def test_every_stage_writes_what_it_says(shop):
 def test_calc_level_agrees_on_both_forms_of_the_predictions(shop):
     answers = [
         run([python, ROOT / "calc_level.py", "--json", *words], shop)
-        for words in (["--predictions", "runs/eval"], ["--path", "runs/eval/predictions.json"])
+        for words in (["--predictions", "runs/eval"], ["--predictions", "runs/eval/predictions.json"])
     ]
     assert [done.returncode for done in answers] == [0, 0]
     first, second = (json.loads(done.stdout) for done in answers)
@@ -167,7 +167,7 @@ def test_a_json_with_too_few_predictions_is_refused(shop, tmp_path):
     rows[3]["predict"] = rows[3]["predict"][:7]
     short = tmp_path / "short.json"
     short.write_text(json.dumps(rows))
-    done = run([python, ROOT / "calc_level.py", "--path", short, "--ks", "1", "10"], shop)
+    done = run([python, ROOT / "calc_level.py", "--predictions", short, "--ks", "1", "10"], shop)
     assert_refused(done, str(short))
     assert "7" in done.stderr
     assert done.stdout == ""

@@ -109,7 +109,7 @@ def _strike_histories(rng: Random, clean: Path, folder: Path) -> str:
     json_lines = rng.random() < 0.6
     path = folder / ("histories.jsonl" if json_lines else "histories.parquet")
     mutate.change_file(rng, path, mutate.spoil_json if json_lines else mutate.spoil_parquet)
-    rows = [row for _, part in read_histories(path, 3) for row in part]
+    rows = [row for _, part in read_histories(path) for row in part]
     for row in rows:
         holds(all(isinstance(item, str) for item in [*row["history"], row["user"]]), f"not texts: {row!r:.80}")
     if json_lines:

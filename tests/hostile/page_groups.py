@@ -32,7 +32,6 @@ SETTINGS = {
     "ceiling": "ceiling.json",
     "output": "page",
     "resamples": 3,
-    "examples": 2,
 }
 """Settings of the report."""
 FORGED = (

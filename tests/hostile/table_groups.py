@@ -179,7 +179,7 @@ def _strike_filters(items: pd.DataFrame, texts: list[str] | None, ids: list[str]
     rows = items.rename(columns={"title": "read"}).assign(title="Tea")
     interactions = pd.DataFrame({"user_id": ["u"] * N_ROWS, "item_id": [ids[n % N_ITEMS] for n in range(N_ROWS)]})
     prepared = minionerec.prepare_data(
-        rows, interactions, time_column="", split="leave_last_out", output=folder / "corpus"
+        rows, interactions, columns={"time": None}, split="leave_last_out", output=folder / "corpus"
     )
     columns = CatalogueItems.of(Corpus.load(prepared.output)).columns
     holds((texts is None) == ("read" not in columns), "a column is left out if a cell is no text")

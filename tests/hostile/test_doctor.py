@@ -48,7 +48,7 @@ def test_what_is_installed_and_what_stands(shop):
 
 def test_nothing_of_the_users_is_shown(shop, monkeypatch):
     monkeypatch.setenv("HOME", str(shop.parent))
-    settings = {**STAGES["prepare-data"], "title_column": "secret"}
+    settings = {**STAGES["prepare-data"], "columns": {"title": "secret"}}
     (shop / "prepare-data.yaml").write_text(yaml.safe_dump(settings))
     text = page(shop)
     for word in ("secret", str(shop.parent), "tea thing", "u1", "i1,"):

@@ -392,9 +392,9 @@ def test_recbole_columns_that_meet(tmp_path):
     path = put(tmp_path, "a.inter", f"{header}\n{rows}")
     assert len(read_recbole(path).users) == N
     with pytest.raises(
-        MinioneRecError, match="title_column is 'item_id', the column of item ids, but there is no file"
+        MinioneRecError, match="columns has title=item_id, the column of item ids, but there is no file"
     ):
-        read_recbole(path, title_column="item_id")
+        read_recbole(path, columns={"title": "item_id"})
     twice = put(tmp_path, "b.inter", f"{header}\titem_id:float\n" + rows.replace("\n", "\t1\n") + "\t1")
     with pytest.raises(MinioneRecError, match="column 'item_id' occurs twice"):
         read_recbole(twice)
@@ -533,7 +533,7 @@ def test_vectors_with_an_odd_header(tmp_path, header):
 def test_a_history_that_is_given_twice_is_none(tmp_path):
     row = '{"history": ["a"], "history": ["b"]}\n'
     with pytest.raises(MinioneRecError, match=r"h\.jsonl, line 2: the key 'history' occurs twice"):
-        list(read_histories(put(tmp_path, "h.jsonl", '{"history": ["a"]}\n' + row), 9))
+        list(read_histories(put(tmp_path, "h.jsonl", '{"history": ["a"]}\n' + row)))
 
 
 # Remedies that help (second attack)
@@ -546,7 +546,7 @@ def test_a_history_that_is_given_twice_is_none(tmp_path):
         ("\t", "visits.csv", "Its cells are separated by tabs: save it with commas"),
         ("|", "visits.csv", "Its cells are separated by '|'"),
         (",", "visits.tsv", "Its cells are separated by ','"),
-        (";", "other.csv", "Name the right one with --user_column"),
+        (";", "other.csv", "Name the right one with --columns user=NAME"),
     ],
 )
 def test_a_table_with_another_separator_says_so(tmp_path, separator, name, remedy):

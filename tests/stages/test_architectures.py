@@ -105,7 +105,7 @@ def test_lists_rewards_and_exports_are_those_of_plain_forward_passes(shop, tmp_p
     (found,) = lists(beam_search(bundle.model, [prompt], trie, trie.n_sids))
     wanted = sid_scores(bundle.model, prompt, trie)
     assert [score for _, score in found] == pytest.approx(wanted.sort(descending=True).values.tolist(), rel=ROUNDING)
-    settings = {"corpus": str(shop / "corpus"), "checkpoint": str(tmp_path / "grpo"), "beams": 5, "examples": 3}
+    settings = {"corpus": str(shop / "corpus"), "checkpoint": str(tmp_path / "grpo")}
     assert check(run_export(ExportConfig(**settings, output=str(tmp_path / "export"))).output).startswith("3 of 3")
 
 

@@ -22,7 +22,7 @@ def write_json(path):
 
 
 def test_json_is_the_only_output(tmp_path):
-    done = run("--path", write_json(tmp_path / "p.json"), "--json")
+    done = run("--predictions", write_json(tmp_path / "p.json"), "--json")
     assert done.status == 0, done.err
     assert json.loads(done.out) == {
         "independent": {"1": [1.0, 1.0, 0.5, 0.5], "3": [1.0, 1.0, 1.0, 1.0]},
@@ -55,10 +55,9 @@ def test_predictions_directory_and_file_as_tables(tmp_path):
 def test_user_errors_are_one_line_and_status_2(tmp_path):
     path = write_json(tmp_path / "p.json")
     for words, message in (
-        (["--path", path, "--ks", "5"], "entry 1 has 3 predictions, fewer than the largest K, 5"),
-        (["--path", tmp_path / "no.json"], "no.json: no such file"),
-        (["--path", path, "--predictions", "x"], "give exactly one of"),
-        (["--path", path, "--kz", "5"], "--kz"),
+        (["--predictions", path, "--ks", "5"], "entry 1 has 3 predictions, fewer than the largest K, 5"),
+        (["--predictions", tmp_path / "no.json"], "no.json: no such file"),
+        (["--predictions", path, "--kz", "5"], "--kz"),
     ):
         done = run(*words)
         assert message in done.reported and done.out == ""

@@ -65,7 +65,7 @@ def test_items_without_text_get_zeros_from_a_model(tmp_path):
     save_encoder(tmp_path / "model")
     corpus = save_corpus(tmp_path / "corpus", ["red lamp", "", "oak"])
     config = EmbedConfig(
-        corpus=str(corpus), encoder=str(tmp_path / "model"), output=str(tmp_path / "out"), device="cpu", pooling="cls"
+        corpus=str(corpus), encoder=str(tmp_path / "model"), output=str(tmp_path / "out"), pooling="cls"
     )
     result = run_embed(config)
     vectors = np.load(tmp_path / "out" / "vectors.npy")
@@ -107,7 +107,7 @@ def test_what_an_encoder_reads(tmp_path, model_path):
 def test_the_stage_keeps_vectors_beside_its_output(tmp_path, model_path, encoded_texts, caplog):
     titles = [*shop_titles(10), "", shop_titles(1)[0]]
     corpus = save_corpus(tmp_path / "corpus", titles)
-    settings = {"encoder": model_path, "device": "cpu", "output": str(tmp_path / "out")}
+    settings = {"encoder": model_path, "output": str(tmp_path / "out")}
     with caplog.at_level("INFO", logger="minionerec"):
         counts = run_embed(EmbedConfig(corpus=str(corpus), **settings)).counts
     assert "1 of 12 items have the text of an earlier item" in caplog.text
@@ -144,9 +144,7 @@ def test_texts_without_any_token(tmp_path, model_path):
     letters = Tokenizer(models.BPE(vocab={"z": 0}, merges=[]))  # knows one letter and passes over all others
     PreTrainedTokenizerFast(tokenizer_object=letters, eos_token="z").save_pretrained(tmp_path / "model")
     corpus = save_corpus(tmp_path / "corpus", ["oak", "red"])
-    config = EmbedConfig(
-        corpus=str(corpus), encoder=str(tmp_path / "model"), device="cpu", output=str(tmp_path / "out")
-    )
+    config = EmbedConfig(corpus=str(corpus), encoder=str(tmp_path / "model"), output=str(tmp_path / "out"))
     with pytest.raises(DataError, match="makes no token of any of the 2 texts"):
         run_embed(config)
 

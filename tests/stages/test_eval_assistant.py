@@ -49,17 +49,17 @@ def plain(shop, tmp_path, name="plain", **changes) -> Predictions:
     return Predictions.load(run_eval(config(shop, output=str(tmp_path / name), **changes)).output)
 
 
-def of_assistant(shop, temperature=1.0):
+def of_assistant(shop):
     sids = SidTable.load_index(shop / "sids").sids
-    return assistant_scores(assistant(shop), Corpus.load(shop / "corpus"), sids, temperature)
+    return assistant_scores(assistant(shop), Corpus.load(shop / "corpus"), sids)
 
 
 @pytest.mark.parametrize("changes", [{}, {"scores": "renormalised"}, {"search": "exact"}, {"combine": "rerank"}])
 def test_every_score_is_the_weighted_sum_of_both(shop, tmp_path, changes):
     """The identity: summed over the items of an SID, rows with equal prompts and other histories apart."""
     alone = plain(shop, tmp_path, **{name: value for name, value in changes.items() if name != "combine"})
-    result = run_eval(asked(shop, tmp_path, assistant_temperature=0.7, **changes))
-    mixed, second = by_name(Predictions.load(result.output)), of_assistant(shop, 0.7)
+    result = run_eval(asked(shop, tmp_path, **changes))
+    mixed, second = by_name(Predictions.load(result.output)), of_assistant(shop)
     for row, first in enumerate(by_name(alone)):
         wanted = {sid: 0.6 * first[sid] + 0.4 * second[row][sid] for sid in first}
         assert mixed[row] == pytest.approx(wanted, rel=1e-4, abs=1e-4)
@@ -146,7 +146,8 @@ def test_settings_that_say_nothing_or_too_much_are_refused(shop, tmp_path):
     with pytest.raises(ArtefactError, match=r"was not trained on .*corpus"):
         other = Corpus.load(shop / "corpus")
         replace(other, test=other.test.take(slice(9))).save(tmp_path / "other", config={}, inputs={})
-        run_eval(asked(shop, tmp_path, corpus=str(tmp_path / "other"), restart=True))
+        shutil.rmtree(tmp_path / "eval.partial", ignore_errors=True)
+        run_eval(asked(shop, tmp_path, corpus=str(tmp_path / "other")))
 
 
 @pytest.mark.slow

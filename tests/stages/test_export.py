@@ -84,7 +84,7 @@ json.dump(answers, open(sys.argv[3], "w"))
 
 
 def export_config(folder, **changes):
-    settings = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "checkpoint"), "beams": 5}
+    settings = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "checkpoint")}
     return ExportConfig(**{**settings, "output": str(folder / "export"), **changes})
 
 
@@ -239,7 +239,7 @@ def test_sids_of_several_lengths_are_searched_as_ours(made, tmp_path):
     codes = np.array([[0, -1, -1], [1, 0, -1], [1, 1, 2], [2, 1, 0], [2, 1, 1], [0, -1, -1]])
     table = SidTable(codes, list("uvwxyz"))
     save_scratch(made, tmp_path / "checkpoint", 1, table=table)
-    changes = {"checkpoint": str(tmp_path / "checkpoint"), "output": str(tmp_path / "export"), "beams": 3}
+    changes = {"checkpoint": str(tmp_path / "checkpoint"), "output": str(tmp_path / "export")}
     output = run_export(export_config(made, **changes)).output
     assert "differ in length (1 to 3 codes)" in (output / "README.md").read_text()
     assert check(output).startswith("5 of 5 lists are equal")

@@ -260,7 +260,7 @@ def test_what_is_refused(shop, tmp_path):
 
 def test_a_model_without_text_or_counts(shop, tmp_path):
     bundle = load_bundle(shop / "catalogue")
-    changes = {"vectors": "", "transitions": False, "corpus": str(shop / "before"), "output": str(tmp_path / "plain")}
+    changes = {"vectors": "", "reach": 0, "corpus": str(shop / "before"), "output": str(tmp_path / "plain")}
     run_catalogue(catalogue_config(shop, epochs=0.1, experts=True, **changes))
     run_extend(extension(shop, "x", checkpoint=str(tmp_path / "plain"), output=str(tmp_path / "more")))
     model = load_bundle(tmp_path / "more").model

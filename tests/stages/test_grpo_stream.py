@@ -32,7 +32,7 @@ def shop(tmp_path_factory):
 
 
 def blocks(folder, **changes):
-    return grpo_config(folder, **{"shuffle_examples": 16, "epochs": 1, **changes})
+    return grpo_config(folder, **{"epochs": 1, **changes})
 
 
 def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):

@@ -117,7 +117,7 @@ def test_it_learns_the_session_context_and_is_evaluated_with_it_or_not(made, tmp
 
 def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog, monkeypatch):
     make_session_corpus(tmp_path / "timeless", timed=False)
-    short = {"epochs": 0.25, "evals_per_epoch": 4, "keep_state": False}
+    short = {"epochs": 0.25, "evals_per_epoch": 4}
     for large in (False, True):
         if large:
             keep_in_files(monkeypatch)
@@ -165,7 +165,7 @@ def beyond_training(made, asked):
 def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeypatch, asked):
     """Each row's context, with its prompt, reaches the teacher from disk."""
     keep_in_files(monkeypatch)
-    settings = {"epochs": 1, "evals_per_epoch": 1, "keep_state": False, "shuffle_examples": 16}
+    settings = {"epochs": 1, "evals_per_epoch": 1}
     settings |= {"teacher": str(made / "catalogue")}
     result = run_sft(conditioned(made, output=str(tmp_path / "stream"), **settings))
     assert result.counts["rows"] == {"next_sid": 300}
@@ -175,7 +175,7 @@ def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeyp
 
 
 def test_grpo_gives_the_teacher_what_its_prompts_give(made, tmp_path, asked):
-    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 8, "beta": 0.0, "sync_reference": False}
+    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 8, "beta": 0.0}
     changes |= {"loss_terms": {"likelihood": 1.0}, "teacher": str(made / "catalogue")}
     run_grpo(grpo_config(made, output=str(tmp_path / "grpo"), **changes))
     assert len(asked) == 64 and len({context for _, context in asked}) > 1

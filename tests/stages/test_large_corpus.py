@@ -33,7 +33,7 @@ def pieces(made, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "GROUP", 7)
         Corpus.load(made / "corpus").save(folder / "corpus", config={}, inputs={})
-    run_eval(config(folder, slices=True))
+    run_eval(config(folder))
     return folder
 
 
@@ -52,7 +52,7 @@ def counted(asked):
 def test_an_evaluation_of_a_corpus_on_disk_writes_the_same_bytes(pieces, tmp_path, monkeypatch, part):
     keep_in_files(monkeypatch)
     monkeypatch.setattr(baselines, "_PART", part)
-    found = run_eval(config(pieces, slices=True, output=str(tmp_path / "eval"))).output
+    found = run_eval(config(pieces, output=str(tmp_path / "eval"))).output
     for name in ("predictions.parquet", FILE, CONSTANTS_FILE, "ranks.parquet", "metrics.json", "metrics.txt"):
         assert (found / name).read_bytes() == (pieces / "eval" / name).read_bytes(), name
 

@@ -81,7 +81,6 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
         ({"source": "published"}, "source is 'published', but category is None. Give --category"),
         ({"source": "tables", "items": "a.csv"}, "source is 'tables', but interactions is None. Give --interactions"),
         ({"items": "a.csv"}, "items is 'a.csv', but source is 'demo', which does not read it. Set source to 'tables'"),
-        ({"root": "x"}, "root is 'x', but source is 'demo'.*Set source to 'published'"),
         (
             {"source": "published", "category": "Pots", "split": "leave_last_out"},
             "split is 'leave_last_out' and max_history 10, but source 'published' is already split by global time",
@@ -90,7 +89,10 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
             {"source": "published", "category": "Pots", "core": 5},
             "core is 5, but source 'published' is already filtered and split, and can only be read whole",
         ),
-        ({"time_column": "when"}, "time_column is 'when', but source is 'demo'.*'tables' or 'recbole', or leave"),
+        (
+            {"columns": {"time": "when"}},
+            "columns is {'time': 'when'}, but source is 'demo'.*'tables' or 'recbole', or leave",
+        ),
         ({"max_title_words": 20}, "max_title_words is 20, but source is 'demo'.*'amazon2018' or 'amazon2023'"),
         ({"quirks": ["widen_window"]}, "quirk 'widen_window' moves the window's start, but start is not given"),
         (
@@ -177,26 +179,28 @@ def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
     assert (wrong.status, wrong.out, wrong.err) == (2, "", "".join(lost))
 
 
-def test_industrial_through_the_stage_and_back_byte_for_byte(tmp_path, data_root):
+def test_industrial_through_the_stage_and_back_byte_for_byte(tmp_path, data_root, monkeypatch):
     name = "Industrial_and_Scientific"
     settings = PrepareConfig(
-        source="published", category=name, output=str(tmp_path / "out"), layout=str(tmp_path / "l"), layout_name=name
+        source="published", category=name, output=str(tmp_path / "out"), layout=str(tmp_path / name)
     )
     counts = run_prepare(settings).counts
     assert {split: counts[f"{split}_rows"] for split in SPLITS} == {"train": 36_259, "valid": 4_532, "test": 4_533}
-    written = published_files(tmp_path / "l", name)
+    written = published_files(tmp_path / name, name)
     for kind, real in published_files(default_root(), name).items():
         assert written[kind].read_bytes() == real.read_bytes(), kind
     corpus = Corpus.load(tmp_path / "out")
     for split in SPLITS:
-        header, *lines = (tmp_path / "l" / f"{name}.{split}.inter").read_text().splitlines()
+        header, *lines = (tmp_path / name / f"{name}.{split}.inter").read_text().splitlines()
         assert header == "user_id:token\titem_id_list:token_seq\titem_id:token"
         for line, (user, history, target) in zip(lines, corpus.rows(split), strict=True):
             assert line.split("\t") == [user[1:], " ".join(map(str, history)), str(target)]
     assert run_prepare(settings).up_to_date
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.symlink_to(data_root / "Amazon")
-    assert run_prepare(replace(settings, root=str(elsewhere))).up_to_date
+    elsewhere.mkdir()
+    (elsewhere / "Amazon").symlink_to(data_root / "Amazon")
+    monkeypatch.setenv("MINIONEREC_DATA", str(elsewhere))
+    assert run_prepare(settings).up_to_date
 
 
 def published_as_raw(folder, corpus):
@@ -273,14 +277,14 @@ def test_a_table_without_times_is_in_the_order_of_time(tmp_path, tables, suffix)
      "jsonl": lambda: bare.to_json(path, orient="records", lines=True)}[suffix]()  # fmt: skip
     settings = {**tables, "interactions": str(path), "output": str(tmp_path / "order")}
     with pytest.raises(
-        DataError, match=r"column 'timestamp' is missing.* or give it '' where the rows are in the order"
+        DataError, match=r"column 'timestamp' is missing.* or give time=none where the rows are in the order"
     ):
         run_prepare(PrepareConfig(**settings, split="leave_last_out"))
     with pytest.raises(ConfigError, match=r"holds no times. Set split to 'leave_last_out'"):
-        run_prepare(PrepareConfig(**settings, time_column=""))
+        run_prepare(PrepareConfig(**settings, columns={"time": None}))
     with pytest.raises(ConfigError, match=r"repeats is 'drop', but .* holds no times"):
-        run_prepare(PrepareConfig(**settings, time_column="", split="leave_last_out", repeats="drop"))
-    run_prepare(PrepareConfig(**settings, time_column="", split="leave_last_out"))
+        run_prepare(PrepareConfig(**settings, columns={"time": None}, split="leave_last_out", repeats="drop"))
+    run_prepare(PrepareConfig(**settings, columns={"time": None}, split="leave_last_out"))
     order, wanted = Corpus.load(tmp_path / "order"), Corpus.load(timed.output)
     assert not order.has_times and wanted.has_times
     for split in SPLITS:
@@ -290,4 +294,4 @@ def test_a_table_without_times_is_in_the_order_of_time(tmp_path, tables, suffix)
     bare.assign(item_id=bare["item_id"].replace(3, 77)).to_csv(tmp_path / "order.csv", index=False)
     with pytest.raises(DataError, match=r"order.csv, line \d+, column 'item_id': item '77' is not in"):
         settings["interactions"] = str(tmp_path / "order.csv")
-        run_prepare(PrepareConfig(**settings, time_column="", split="leave_last_out"))
+        run_prepare(PrepareConfig(**settings, columns={"time": None}, split="leave_last_out"))

@@ -17,7 +17,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.shards import shard_files
 from minionerec.pipeline.config.data import PrepareConfig
-from minionerec.pipeline.prepare_data import run_prepare
+from minionerec.pipeline.prepare_data import SEED, run_prepare
 from minionerec.sid.table import SidTable
 
 DAY = 86_400
@@ -69,8 +69,8 @@ def test_a_file_that_is_a_listing_is_warned_of(tmp_path, by_months, caplog):
     assert f"neighbouring pairs within one second: {order['ties']:,} of {order['pairs']:,}" in caplog.text
     assert read_manifest(result.output)["seed"] is None
     caplog.clear()
-    shuffled, result = prepared(tmp_path, settings, ties="shuffle", seed=3)
-    assert shuffled.counts["order"] == order and read_manifest(result.output)["seed"] == 3
+    shuffled, result = prepared(tmp_path, settings, ties="shuffle")
+    assert shuffled.counts["order"] == order and read_manifest(result.output)["seed"] == SEED
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     rows = shuffled.train.take(shuffled.train.times.same)
     rising = list(zip(rows.newest, rows.targets, strict=True))
@@ -85,7 +85,7 @@ def test_times_are_written_in_parts_as_they_are_whole(tmp_path, by_months, monke
     assert all(whole.rows(split).times.later.all() for split in SPLITS)
     monkeypatch.setattr("minionerec.data.shards.GROUP", 300)
     monkeypatch.setattr("minionerec.data.shards.SHARD", 6000)
-    parts, result = prepared(tmp_path, settings, ties="together", seed=0)
+    parts, result = prepared(tmp_path / "parts", settings, ties="together")
     files = [pq.ParquetFile(file) for file in shard_files(result.output)]
     assert len(files) == 3 and all(file.num_row_groups > 1 for file in files)
     for split in SPLITS:

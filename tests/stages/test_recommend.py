@@ -30,6 +30,11 @@ ROWS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def five_at_once(monkeypatch):
+    monkeypatch.setattr(stage, "ROWS_AT_ONCE", 5)
+
+
 @pytest.fixture
 def histories(tmp_path):
     pd.DataFrame(ROWS).to_parquet(tmp_path / "histories.parquet")
@@ -39,7 +44,7 @@ def histories(tmp_path):
 def config(made, histories, **changes):
     given = {"checkpoint": str(made / "checkpoint"), "corpus": str(made / "corpus"), "histories": str(histories)}
     output = str(histories.parent / "recommended")
-    return RecommendConfig(**{**given, "output": output, "k": 3, "rows_at_once": 5, **changes})
+    return RecommendConfig(**{**given, "output": output, "k": 3, **changes})
 
 
 def written(result):
@@ -84,7 +89,7 @@ def test_a_history_that_is_null_is_empty(tmp_path, kind):
     path.write_text('{"history": null}\n{"history": ["x"]}\n')
     if kind == "parquet":
         pd.DataFrame({"history": [None, ["x"]]}).to_parquet(path)
-    (_, rows), *_ = read_histories(path, 10)
+    (_, rows), *_ = read_histories(path)
     assert [row["history"] for row in rows] == [[], ["x"]]
 
 
@@ -177,7 +182,7 @@ def test_processes_take_turns(made, histories, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, mine in (("1", {1, 3}), ("0", {0, 1, 2, 3, 4})):
         monkeypatch.setenv("RANK", rank)
-        assert stage._answer_parts(histories, 5, load, defaults, folder) == 5
+        assert stage._answer_parts(histories, load, defaults, folder) == 5
         assert {int(path.stem[5:]) for path in folder.glob("*.parquet")} == mine
     found = [row for number in range(5) for row in pq.read_table(stage._part(folder, number)).to_pylist()]
     assert found == alone

@@ -64,7 +64,6 @@ def config(**changes):
         "predictions": {"SFT": "sft", "GRPO": "grpo"},
         "output": "report",
         "resamples": 100,
-        "examples": 4,
     }
     return ReportConfig(**{**settings, **changes})
 

@@ -62,7 +62,6 @@ def config(protocol, **changes):
         "predictions": {"WEARec": f"wearec_{protocol}", "mine": f"mine_{protocol}"},
         "output": f"report_{protocol}",
         "resamples": 100,
-        "examples": 4,
     }
     return ReportConfig(**{**settings, **changes})
 
@@ -218,7 +217,7 @@ def test_a_sequential_run_among_sids(coded):
     lists = [lists_of(found, targets, 12, 40) for found in ranks]
     write_run(Path("bare"), ranks, targets, lists=lists)
     write_run(Path("full"), ranks, targets, sid_ranks=(ranks + 1) // 2, lists=lists)
-    settings = {"corpus": "corpus", "sids": "sids", "resamples": 50, "examples": 2}
+    settings = {"corpus": "corpus", "sids": "sids", "resamples": 50}
     run_report(ReportConfig(**settings, predictions={"full": "full", "bare": "bare"}, output="report"))
     found = recommenders_of("report")
     assert found["full"]["metrics"]["sid"]["HR@3"]["mean"] == pytest.approx(((ranks + 1) // 2 <= 3).mean())

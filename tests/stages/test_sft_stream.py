@@ -41,7 +41,7 @@ def shop(tmp_path_factory):
 
 def blocks(folder, **changes):
     """Checkpoints after steps 3, 6, 9 and 10 of two epochs of 5: most of them inside an epoch."""
-    return sft_config(folder, **{"shuffle_examples": 16, "evals_per_epoch": 2, **changes})
+    return sft_config(folder, **{"evals_per_epoch": 2, **changes})
 
 
 def both(folder, path, monkeypatch, split="leave-last-out", **changes):

@@ -19,8 +19,9 @@ from minionerec.pipeline.config.encoder import EmbedConfig
 from minionerec.pipeline.config.reports import SidReportConfig
 from minionerec.pipeline.config.sids import SidConfig
 from minionerec.pipeline.embed_items import run_embed
-from minionerec.pipeline.sid_report import run_sid_report
+from minionerec.pipeline.sid_report import SEED, run_sid_report
 from minionerec.reports import plots
+from minionerec.sid.embed.encoder import VectorSource
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.report import diagnose, gather_evidence
 
@@ -52,7 +53,7 @@ def shop(tmp_path_factory):
 
 def config_for(shop, output, names=("plain", "balanced", "given"), **settings):
     tables = {name: str(shop / name) for name in names}
-    return SidReportConfig(corpus=str(shop / "corpus"), tables=tables, output=str(output), dimensions=8, **settings)
+    return SidReportConfig(corpus=str(shop / "corpus"), tables=tables, output=str(output), **settings)
 
 
 def test_page(shop, tmp_path, drawn):
@@ -76,7 +77,7 @@ def test_page(shop, tmp_path, drawn):
     corpus = Corpus.load(shop / "corpus")
     rows = corpus.train
     evidence = gather_evidence(
-        make_vectors(corpus, config.vector_source, {}),
+        make_vectors(corpus, VectorSource(config.encoder, seed=SEED), {}),
         corpus.items["title"].tolist(),
         rows.users.tolist(),
         rows.histories.tolist(),
@@ -104,11 +105,10 @@ def test_equal_inputs_make_equal_bytes(shop, tmp_path):
     assert (one / "sid_report.html").read_bytes() == (two / "sid_report.html").read_bytes()
 
 
-def test_buckets_show_titles_and_none_if_unwanted(shop, tmp_path):
-    for buckets, count in ((2, 2), (0, 0)):
-        config = config_for(shop, tmp_path / str(buckets), names=["plain"], buckets=buckets)
-        text = page_text(run_sid_report(config).output / "sid_report.html")
-        assert text.count(" items\n<a_") == count
+def test_buckets_show_titles(shop, tmp_path):
+    config = config_for(shop, tmp_path / "page", names=["plain"])
+    text = page_text(run_sid_report(config).output / "sid_report.html")
+    assert text.count(" items\n<a_") == 4
 
 
 def test_without_matplotlib(shop, tmp_path, monkeypatch):
@@ -145,7 +145,7 @@ def test_a_table_of_interactions_is_named_as_fitted_to_what_it_is_measured_on(sh
     run_build_sids(SidConfig(**shared, output=str(tmp_path / "direct"), with_interactions=True))
     run_build_sids(SidConfig(**shared, output=str(tmp_path / "through"), encoder=str(tmp_path / "v")))
     tables = {name: str(tmp_path / name) for name in ("direct", "through")} | {"plain": str(shop / "plain")}
-    config = SidReportConfig(corpus=str(shop / "corpus"), tables=tables, output=str(tmp_path / "page"), dimensions=8)
+    config = SidReportConfig(corpus=str(shop / "corpus"), tables=tables, output=str(tmp_path / "page"))
     reported = {name: found["advice"] for name, found in run_sid_report(config).metrics.items()}
     note = "made of the training interactions that bits and buyers are measured on"
     assert {name for name, text in reported.items() if note in text} == {"direct", "through"}

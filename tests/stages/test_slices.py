@@ -1,33 +1,26 @@
 """Metrics by kind of row in reports, comparisons, level analyses and evaluations, as a user asks for them."""
 
-import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.commands import command
-from support.evaluation import config as eval_config
 from support.measuring import paired_bootstrap
 from support.pages import Page, page_text
 from support.runs import lists_of, recommenders_of, write_run
 from support.scripts import study
 from support.trained_shop import N, make_rows
 
-from minionerec.core.artefacts import read_json, write_artefact
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.artefacts import write_artefact
+from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, read_examples
-from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.times_file import with_times_of_file
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import write_published_json
-from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
-from minionerec.pipeline.config.reports import LevelsConfig, ReportConfig
-from minionerec.pipeline.evaluate import run_eval
-from minionerec.pipeline.levels import run_levels
+from minionerec.metrics.ranking import ranking_metrics, sid_ranks
+from minionerec.pipeline.config.reports import ReportConfig
 from minionerec.pipeline.report import run_report
 from minionerec.sid.table import SidTable
 
@@ -81,7 +74,7 @@ RUNS = {"batch": "batch", "later one": "later"}
 
 def report(**changes):
     settings = {"corpus": "corpus", "sids": "sids", "predictions": RUNS, "output": "report", "resamples": 100}
-    return ReportConfig(**{**settings, "examples": 0, **changes})
+    return ReportConfig(**{**settings, **changes})
 
 
 def values(name, ranks=sid_ranks):
@@ -142,11 +135,6 @@ def test_without_times_the_other_kinds_are_shown(shop):
     )
 
 
-def test_a_report_without_kinds(shop):
-    assert "## Slices" not in page_text(run_report(report(slices=False)).output / "report.html")
-    assert recommenders_of("report")["batch"]["slices"] == []
-
-
 def test_many_recommenders_stand_below_one_another(shop):
     predictions = {f"m{number}": "batch" for number in range(8)}
     text = section_of(page_text(run_report(report(predictions=predictions)).output / "report.html"))
@@ -175,76 +163,3 @@ def test_a_report_of_a_protocols_runs_by_slice(tmp_path, monkeypatch):
     Path("data.txt").write_text("\n".join(sequences[1:]) + "\n")
     with pytest.raises(ArtefactError, match=r"\(mine\): 70 examples, but the test split of data\.txt has 69"):
         run_report(report(**settings))
-
-
-def test_levels_by_kind_as_a_user_asks(shop, tmp_path):
-    words = ["--slices", "--corpus", "corpus"]
-    done = command(Path.cwd(), "calc-level", "--predictions", "batch", *words)
-    assert done.status == 0, done.err
-    lines = done.out.splitlines()
-    head = next(line for line in lines if line.startswith("Cumulative accuracy by slice"))
-    assert head.split()[-8:] == ["@1", "L1", "@1", "L1+L2", "@10", "L1", "@10", "L1+L2"]
-    exact = ranking_metrics(sid_ranks(Predictions.load("batch")), [1, 10])
-    later = next(line for line in lines if line.strip().startswith("later")).split()
-    assert later[1:4] == ["40", "33.3", "%"]
-    assert later[5] == f"{exact['HR@1'][LATE].mean():.4f}" and later[7] == f"{exact['HR@10'][LATE].mean():.4f}"
-
-
-def test_levels_of_a_published_file_by_kind(shop):
-    found = run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", json=True))
-    parts = json.loads(found.lines[0])["slices"]
-    exact = ranking_metrics(sid_ranks(Predictions.load("later")), [10])["HR@10"]
-    assert part_of(parts, "time", "same time")["cumulative"]["10"][-1] == pytest.approx(exact[~LATE].mean())
-    assert part_of(parts, "time", "same time")["rows"] == 80
-    with pytest.raises(DataError, match=r"later\.json: its 120 examples are not the 40 valid examples of corpus"):
-        run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", split="valid"))
-    content = read_json(Path("later.json"))
-    Path("turned.json").write_text(json.dumps(content[1:] + content[:1]))
-    with pytest.raises(DataError, match=r"turned\.json: example \d+ .*The examples are in another order"):
-        run_levels(LevelsConfig(path="turned.json", slices=True, corpus="corpus"))
-    with pytest.raises(ConfigError, match="slices is true, but corpus is empty; give --corpus"):
-        LevelsConfig(path="later.json", slices=True)
-
-
-MINE = """
-from minionerec.recommend.rankers.protocol import Ranking
-
-class First:
-    def __init__(self, corpus):
-        self.items = list(range(corpus.n_items))
-
-    def rank(self, queries, k, allowed=None):
-        return Ranking([self.items[:k]] * len(queries), [[-float(rank) for rank in range(k)]] * len(queries))
-"""
-
-
-def test_an_evaluation_by_kind(made, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("own_first.py").write_text(MINE)
-    corpus, later = Corpus.load(made / "corpus"), np.arange(40) < 35
-    unknown = {
-        split: replace(rows, times=RowTimes(*np.full((2, len(rows)), NO_TIME)))
-        for split, rows in corpus.splits().items()
-    }
-    test = replace(corpus.test, times=RowTimes(8 + later.astype(np.int64), np.full(40, 8)))
-    replace(corpus, **unknown | {"test": test}).save("corpus", config={}, inputs={})
-    asked = {"ranker": "own_first.First", "beams": 4, "ks": [1, 4], "corpus": "corpus"}
-    plain = run_eval(eval_config(made, **asked, output=str(tmp_path / "eval")))
-    assert "slices" not in plain.metrics["recommenders"]["own_first.First"]
-    wanted = eval_config(made, **asked, slices=True, output=str(tmp_path / "eval"))
-    assert not wanted.up_to_date()
-    result = run_eval(wanted)
-    assert wanted.up_to_date()
-    parts = result.metrics["recommenders"]["own_first.First"]["slices"]
-    later = part_of(parts, "time", "later")
-    exact = ranking_metrics(item_ranks(Predictions.load(result.output)), [4])
-    assert later["rows"] == 35 and set(later["metrics"]) == {"HR@1", "HR@4", "NDCG@1", "NDCG@4"}
-    assert later["metrics"]["NDCG@4"][0] == pytest.approx(exact["NDCG@4"][:35].mean())
-    gap = part_of(result.metrics["recommenders"]["popularity"]["slices"], "time", "later")["against"]["HR@4"][0]
-    popular = result.metrics["recommenders"]["popularity"]
-    assert gap == pytest.approx(
-        part_of(popular["slices"], "time", "later")["metrics"]["HR@4"][0] - exact["HR@4"][:35].mean()
-    )
-    table = result.text.partition("NDCG@4 by slice")[2]
-    assert f"{exact['NDCG@4'][:35].mean():.4f} [" in next(line for line in table.splitlines() if "later" in line)
-    assert table.splitlines()[2].startswith("time     same time") and " 5 " in table.splitlines()[2]

@@ -170,11 +170,10 @@ def test_a_run_killed_and_repeated_equals_uninterrupted(made, tmp_path, monkeypa
 
 def test_a_run_that_has_ended_makes_no_more_steps(made, tmp_path):
     config = sft_config(made, epochs=3, evals_per_epoch=2, output=str(tmp_path / "cut" / "sft"), splits=SPLITS)
-    config = replace(config, keep_state=False)
     totals = stage_in_child(run_sft, tmp_path / "cut", config)
     (tmp_path / "cut").rename(tmp_path / "whole")
-    stage_in_child(run_sft, tmp_path / "cut", config, Point("write", totals["write"] - 3))
-    assert (tmp_path / "cut" / "sft.partial").is_dir()
+    stage_in_child(run_sft, tmp_path / "cut", config, Point("write", totals["write"] - 24))  # as the output is written
+    assert (tmp_path / "cut" / "sft.partial").is_dir() and not (tmp_path / "cut" / "sft").exists()
     assert stage_in_child(run_sft, tmp_path / "cut", config)["step"] == 0
     assert same_weights(tmp_path / "cut" / "sft", made / "sft_all")
     assert same_weights(tmp_path / "whole" / "sft", made / "sft_all")

@@ -26,9 +26,7 @@ def test_tensorboard_gets_what_every_training_logs_and_changes_nothing(tmp_path,
     make_inputs(tmp_path)
     run_sft(sft_config(tmp_path, **SMALL))
     assert not list(tmp_path.glob("*.tensorboard"))
-    watched = sft_config(
-        tmp_path, **SMALL, report_to=["tensorboard"], output=str(tmp_path / "watched"), keep_state=False
-    )
+    watched = sft_config(tmp_path, **SMALL, report_to=["tensorboard"], output=str(tmp_path / "watched"))
     run_sft(watched)
     found = scalars(tmp_path / "watched.tensorboard")
     assert len(found["eval/loss"]) == 1 and found["eval/ndcg@10"][0] > 0

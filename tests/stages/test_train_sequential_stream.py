@@ -32,7 +32,7 @@ def demo(tmp_path_factory):
 
 
 def config_of(demo, output, **changes):
-    settings = {"max_len": 8, "epochs": 2, "shuffle_examples": 4096, "eval_examples": 300, "stop_after": 5}
+    settings = {"max_len": 8, "epochs": 2, "stop_after": 5}
     return sequential_config(demo, output, **{**settings, **changes})
 
 
@@ -56,10 +56,10 @@ def test_examples_in_files_are_those_in_memory(demo, tmp_path, max_len, padding,
 
 @pytest.mark.parametrize("all_positions", [False, True])
 def test_it_learns_as_from_memory(demo, tmp_path, monkeypatch, all_positions):
-    reported = {"all_positions": all_positions, "epochs": 10, "learning_rate": 0.005, "eval_examples": -1}
-    memory = run_sequential(config_of(demo, tmp_path / "memory", shuffle_examples=0, **reported))
+    reported = {"all_positions": all_positions, "epochs": 10, "learning_rate": 0.005}
+    memory = run_sequential(config_of(demo, tmp_path / "memory", **reported))
     keep_in_files(monkeypatch)
-    disk = run_sequential(config_of(demo, tmp_path / "disk", shuffle_examples=0, **reported))
+    disk = run_sequential(config_of(demo, tmp_path / "disk", **reported))
     ours, theirs = (done.metrics["test"]["item"]["NDCG@10"][0] for done in (disk, memory))
     assert min(ours, theirs) > 0.02  # popularity has .0127
     assert not (tmp_path / "disk" / "model.partial").exists()
@@ -77,13 +77,11 @@ def test_killed_it_resumes_to_the_same_weights(demo, tmp_path, kind):
         load_file(Path(folder) / "out" / "model" / "model.safetensors") for folder in (mine, tmp_path / "whole")
     )
     assert all((one[name] == two[name]).all() for name in two)
-    assert len(Predictions.load(tmp_path / "whole" / "out" / "predictions")) == 300
+    assert len(Predictions.load(tmp_path / "whole" / "out" / "predictions")) == Corpus.load(demo).sizes["test"]
     counts = read_manifest(tmp_path / "whole" / "out" / "model")["counts"]
-    assert counts["train"] == Corpus.load(demo).sizes["train"] and counts["valid"] == 300
+    assert counts["train"] == Corpus.load(demo).sizes["train"]
 
 
 def test_what_a_large_corpus_does_not_allow(demo, tmp_path, large):
-    with pytest.raises(ConfigError, match="eval_examples is 0"):
-        config_of(demo, tmp_path, eval_examples=0)
     with pytest.raises(ConfigError, match="model caser has a vector for each user"):
         run_sequential(config_of(demo, tmp_path / "out", model="caser", hyper={}))

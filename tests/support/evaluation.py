@@ -129,14 +129,13 @@ def by_name(predictions: Predictions) -> list[dict[str, float]]:
     ]
 
 
-def assistant_scores(model: Path, corpus: Corpus, names: list[str], temperature: float = 1.0) -> list[dict[str, float]]:
+def assistant_scores(model: Path, corpus: Corpus, names: list[str]) -> list[dict[str, float]]:
     """Log-probability of each SID, or title, for each test example, by softmax and sums in double precision.
 
     Args:
         model: A sequential recommender; after an empty history items are as probable as they are popular.
         corpus: That of the examples.
         names: SID or title of each item; probabilities of items that share one are added up.
-        temperature: Of the softmax.
     """
     histories = corpus.rows("test").histories.tolist()
     ranking = load_ranker(model, corpus).rank(Queries(histories), corpus.n_items)
@@ -145,7 +144,7 @@ def assistant_scores(model: Path, corpus: Corpus, names: list[str], temperature:
         shares = corpus.popularity() + 1.0
         if len(history):
             shares = np.zeros(corpus.n_items)
-            shares[np.asarray(items)] = np.exp(np.asarray(scores, dtype=np.float64) / temperature)
+            shares[np.asarray(items)] = np.exp(np.asarray(scores, dtype=np.float64))
         sums = pd.Series(shares / shares.sum(), index=names).groupby(level=0).sum()
         found.append(np.log(sums).to_dict())
     return found

@@ -14,6 +14,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.source import Source
 from minionerec.data.windows import FlatWindows, recency_weights
 from minionerec.models.prompts.wording import NEXT_SID
+from minionerec.pipeline import grpo, sft
 from minionerec.training.catalogue.windows import held_out_windows, read_windows, write_windows
 from minionerec.training.examples import training_set
 from minionerec.training.rows import COLUMNS, SftExamples, WindowTexts, window_columns
@@ -35,12 +36,15 @@ def keep_in_files(monkeypatch, most=5):
         return read(corpus)
 
     monkeypatch.setattr(corpus_module, "ROWS_IN_MEMORY", most)
+    for module in (sft, grpo):
+        monkeypatch.setattr(module, "SHUFFLED", 16)
     monkeypatch.setattr(Corpus, "train", Corpus.train.getter(guarded))
 
 
 def from_files(run, config):
     """Run a stage, in a process of its own, with every corpus too large for memory."""
     corpus_module.ROWS_IN_MEMORY = -1
+    sft.SHUFFLED = grpo.SHUFFLED = 16
     return run(config)
 
 

@@ -58,7 +58,7 @@ STAGES = {
         "resamples": 20,
     },
     "sid-report": {
-        **{"corpus": "corpus", "tables": {"own": "sids"}, "output": "sids-page", "dimensions": 6, "buckets": 2},
+        **{"corpus": "corpus", "tables": {"own": "sids"}, "output": "sids-page"},
     },
     "export": {"checkpoint": "sft", "corpus": "corpus", "output": "export"},
     "recommend": {"checkpoint": "sft", "histories": "histories.jsonl", "output": "lists", "k": 3},

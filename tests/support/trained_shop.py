@@ -17,7 +17,7 @@ SFT = {"teacher_share": 0.7, "model": "org/Qwen2.5-1.5B-Instruct", "batch_size":
 SFT |= {"learning_rate": 3e-4, "schedule": "cosine", "warmup": 20, "epochs": 10.0, "patience": 3}
 SFT |= {"max_prompt_length": 512, "tasks": {"next_sid": 1.0}, "select_by": "loss"}
 GRPO = {"prompts_per_step": 64, "prompts_per_device": 4, "generations": 16, "beta": 1e-3, "rollouts": "sampling"}
-GRPO |= {"rewards": {"ranking": 1.0}, "sync_reference": True, "sync_steps": 512, "sync_share": 0.6, "loss": "grpo"}
+GRPO |= {"rewards": {"ranking": 1.0}, "sync_steps": 512, "loss": "grpo"}
 GRPO |= {"learning_rate": 1e-5, "schedule": "cosine", "warmup": 0.03, "epochs": 2.0, "patience": 0}
 RECORD = {
     "command": ["minionerec", "sft"],

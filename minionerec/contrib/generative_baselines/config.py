@@ -24,6 +24,7 @@ class TigerTrainConfig(RunConfig):
         known=TIGER_OPTIMIZERS,
     )
     learning_rate: float = setting(1e-2, "peak learning rate; about 1e-2 for adafactor, 1e-3 for adamw", above=0)
+    max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
     hidden_size: int = setting(128, "width", least=1)
     layers: int = setting(4, "layers of the encoder, and as many of the decoder", least=1)
     heads: int = setting(6, "attention heads", least=1)
@@ -38,11 +39,6 @@ class TigerTrainConfig(RunConfig):
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
-        if self.dtype not in ("auto", "float32"):
-            yield (
-                f"dtype is {self.dtype}, in which steps from random weights round to nothing; set float32 and "
-                "mixed_bf16, to compute in bfloat16."
-            )
         if self.eval_examples == 0:
             yield "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
 
@@ -69,6 +65,7 @@ class DpoConfig(LanguageRunConfig):
         "redrawn in every epoch, or beam (the best of the checkpoint's own search, the same in every epoch)",
         known=DPO_NEGATIVES,
     )
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
     beta: float = setting(1.0, "scale of log-ratios in the loss; the higher, the closer to the checkpoint", above=0)
     prompts_per_step: int = setting(128, "prompts an optimiser step, over all devices", least=1)
     prompts_per_device: int = setting(0, f"prompts a device computes at a time; {FITTING}", least=0)
@@ -132,6 +129,7 @@ class GroundingConfig(EvaluationConfig):
     valid_examples: int = setting(
         0, "validation examples for choosing the exponent, drawn by the seed; 0: all", least=0
     )
+    seed: int = setting(0, "seed of TF-IDF and of the sample of validation examples", least=0)
     candidates: int = setting(50, "length of the ranked lists, in distinct titles", least=1)
 
     def contradictions(self) -> Iterator[str]:

@@ -396,6 +396,7 @@ def _trainer(
     plan = run.plan_steps(len(prompts), "prompts")
     args = TrainingArguments(
         **run.arguments(plan, "ndcg"),
+        max_grad_norm=config.max_grad_norm,
         per_device_train_batch_size=plan.per_device,
         per_device_eval_batch_size=1,
         logging_steps=max(1, plan.eval_steps // 10),

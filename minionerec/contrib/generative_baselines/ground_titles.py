@@ -219,8 +219,6 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                         config.candidates,
                         ks=config.ks,
                         resamples=config.resamples,
-                        seed=config.seed,
-                        slices=config.slices,
                     )
                 counts = {
                     **found.counts(),

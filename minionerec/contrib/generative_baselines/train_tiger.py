@@ -134,7 +134,6 @@ def adafactor(config: TigerTrainConfig, model: torch.nn.Module) -> Adafactor:
     return Adafactor(
         model.parameters(),
         lr=config.learning_rate,
-        weight_decay=config.weight_decay,
         scale_parameter=True,
         relative_step=False,
         warmup_init=False,

@@ -10,7 +10,7 @@ from minionerec.data.source import BadRows
 from minionerec.data.sources.tables import TableSource, parse_tables
 from minionerec.data.sources.text import read_text_table
 
-COLUMNS = {"user_column": "userId", "item_column": "movieId", "time_column": "timestamp", "title_column": "title"}
+COLUMNS = {"user": "userId", "item": "movieId", "time": "timestamp", "title": "title"}
 RATINGS = ("userId", "movieId", "rating", "timestamp")
 _READ = tuple(name for name in RATINGS if name != "rating")
 MOVIES = ("movieId", "title", "genres")

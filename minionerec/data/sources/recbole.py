@@ -1,7 +1,9 @@
 """Reader of RecBole's atomic files: `.inter`, one interaction a line, and `.item`, with headers `name:type`."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -22,7 +24,7 @@ def read_recbole(
     time_unit: str | None = None,
     where: str = "",
     events: bool = False,
-    **columns: str,
+    columns: Mapping[str, str] = MappingProxyType({}),
 ) -> TableSource:
     """Read one line an interaction, and items with their titles; see https://recbole.io/atomic_files.html.
 
@@ -38,11 +40,11 @@ def read_recbole(
     Raises:
         DataError: As `minionerec.data.sources.tables.read_tables`.
     """
-    path, bad, columns = Path(interactions), bad or BadRows(), COLUMNS | columns
-    item_column, title_column = columns["item_column"], columns["title_column"]
+    path, bad, columns = Path(interactions), bad or BadRows(), {**COLUMNS, **columns}
+    item_column, title_column = columns["item"], columns["title"]
     if items is None and title_column == item_column:
         raise ConfigError(
-            f"title_column is {title_column!r}, the column of item ids, but there is no file of items. Leave it out."
+            f"columns has title={title_column}, the column of item ids, but there is no file of items. Leave it out."
         )
     purchases = _read(path, bad)
     if f"{item_column}_list" in purchases.columns:
@@ -51,10 +53,10 @@ def read_recbole(
             "with one interaction a line."
         )
     if items is None:
-        column_of(purchases, path, item_column, "item_column")
+        column_of(purchases, path, item_column, "item")
         ids = pd.unique(purchases[item_column])
         ids = ids[~broken_ids(pd.Series(ids, dtype="str"))]
-        blank = {title_column: "", columns["description_column"]: ""}
+        blank = {title_column: "", columns["description"]: ""}
         catalogue, source = pd.DataFrame({item_column: ids[ids != ""], **blank}), path
     else:
         catalogue, source = _read(Path(items), bad), Path(items)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from html.entities import html5
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -92,12 +93,12 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     """
     if name not in table.columns:
         columns = ", ".join(str(column) for column in table.attrs.get("columns", table.columns))
-        remedy = f"Name the right one with --{flag}" if flag else "Rename the right one"
-        if flag == "item_column":
+        remedy = f"Name the right one with --columns {flag}=NAME" if flag else "Rename the right one"
+        if flag == "item":
             remedy += ", which holds for items and interactions"
-        if flag == "time_column":
-            remedy += ", or give it '' where the rows are in the order of time"
-        if flag == "title_column":
+        if flag == "time":
+            remedy += ", or give time=none where the rows are in the order of time"
+        if flag == "title":
             remedy += (
                 f"; if the items have no titles, add an empty column {name!r}: init then chooses vectors of "
                 "interactions (encoder: interactions)"
@@ -185,7 +186,7 @@ class TableSource:
     @property
     def timed(self) -> bool:
         """See `InteractionSource`."""
-        return bool(self._columns["time_column"])
+        return bool(self._columns["time"])
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -230,17 +231,17 @@ class TableSource:
 
     def _report_unread(self, names: Iterable[str]) -> None:
         """Log the columns of interactions that are not read."""
-        flags = [*OF_INTERACTIONS, *["event_column"] * (self._event_numbers is not None)]
+        flags = [*OF_INTERACTIONS, *["event"] * (self._event_numbers is not None)]
         read = {self._columns[flag] for flag in flags} | {condition.column for condition in self._conditions}
         unread = [str(name) for name in dict.fromkeys(names) if name not in read]
         if unread:
-            event = self._columns["event_column"]
+            event = self._columns["event"]
             hint = f" Without targets each row counts alike, whatever its {event!r} is." if event in unread else ""
             logger.info("%s: columns that are not read: %s.%s", self.where, truncate(", ".join(unread), 200), hint)
 
     def _clean(self, path: Path, table: pd.DataFrame) -> InteractionBatch:
         """The rows of a part that have ids and a time."""
-        user, item, time = (self._columns[f"{name}_column"] for name in ("user", "item", "time"))
+        user, item, time = (self._columns[name] for name in ("user", "item", "time"))
         self._lines += table.attrs.get(INSIDE, 0)
         table = self._chosen(rows_with_ids(table, path, (user, item), self._bad), path)
         events, table = self._events_of(table, path)
@@ -290,8 +291,8 @@ class TableSource:
         """The numbers of the rows' events, int16 (B,), and the rows that have one."""
         if self._event_numbers is None:
             return None, table
-        name = self._columns["event_column"]
-        texts = self._cells(table, path, name, "event_column")
+        name = self._columns["event"]
+        texts = self._cells(table, path, name, "event")
         empty = (texts == "").to_numpy()
         if empty.any():
             row = int(table.index[empty][0])
@@ -308,7 +309,7 @@ class TableSource:
         if len(self._event_numbers) > EVENTS:
             raise DataError(
                 f"{self.where}: column {name!r} holds more than {EVENTS:,} different texts, such as "
-                f"{shown(str(names[-1]))}. Name the column of the kinds of events with --event_column."
+                f"{shown(str(names[-1]))}. Name the column of the kinds of events with --columns event=NAME."
             )
         known = np.array([self._event_numbers[str(event)] for event in names], dtype=np.int16)
         return known[numbers], table
@@ -323,7 +324,7 @@ def read_tables(
     time_unit: str | None = None,
     where: str = "",
     events: bool = False,
-    **columns: str,
+    columns: Mapping[str, str] = MappingProxyType({}),
 ) -> TableSource:
     """Read items, and interactions part by part; item index i is row i of the items table.
 
@@ -353,14 +354,14 @@ def read_tables(
             interaction's item is unknown. Errors of interactions are raised when they are read.
     """
     bad = bad or BadRows()
-    of_items = [name for flag, name in (COLUMNS | columns).items() if flag in OF_ITEMS]
+    of_items = [name for flag, name in {**COLUMNS, **columns}.items() if flag in OF_ITEMS]
     catalogue, files = read_table(Path(items), bad, of_items), TableFiles.at(interactions)
     conditions = parse_conditions(where)
     if files.kind in (*SEPARATORS, LINES):
         tables = _text_parts(files, bad, size)
     else:
-        flags = (*OF_INTERACTIONS, *["event_column"] * events)
-        named = {flag: (COLUMNS | columns)[flag] for flag in flags}
+        flags = (*OF_INTERACTIONS, *["event"] * events)
+        named = {flag: {**COLUMNS, **columns}[flag] for flag in flags}
         tables = _parquet_parts(files, named, [condition.column for condition in conditions])
     return parse_tables(tables, files.where, (catalogue, Path(items)), bad, columns, time_unit, conditions, events)
 
@@ -382,7 +383,7 @@ def parse_tables(
     def checked() -> Iterator[tuple[Path, pd.DataFrame]]:
         for path, table in interactions:
             for flag in OF_INTERACTIONS:
-                if flag != "time_column" or named[flag]:
+                if flag != "time" or named[flag]:
                     column_of(table, path, named[flag], flag)
             yield path, table
 
@@ -425,7 +426,7 @@ def _parquet_parts(
     """Some columns of parquet files in parts: those that flags name, and others."""
     if files.kind != PARQUET:
         read_table(files.files[0])  # raises the error
-    columns = {flag: name for flag, name in columns.items() if flag != "time_column" or name}
+    columns = {flag: name for flag, name in columns.items() if flag != "time" or name}
     names = list(dict.fromkeys([*columns.values(), *others]))
     schema = common_schema(files, names)
     whole = _frame(schema.empty_table(), files.files[0])
@@ -454,11 +455,11 @@ def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[
         DataError: If a column is missing, or rows cannot be used and `bad` does not allow it.
     """
     item_column, title_column, description_column = (columns[name] for name in OF_ITEMS)
-    for name, flag in ((item_column, "item_column"), (title_column, "title_column")):
+    for name, flag in ((item_column, "item"), (title_column, "title")):
         column_of(table, path, name, flag)
-    if description_column not in table.columns and description_column == COLUMNS["description_column"]:
+    if description_column not in table.columns and description_column == COLUMNS["description"]:
         table = table.assign(**{description_column: ""})
-    column_of(table, path, description_column, "description_column")
+    column_of(table, path, description_column, "description")
     if not len(table):
         raise DataError(f"{path}: holds a header and no item. Expected a row an item.")
     lines = table.attrs.get(INSIDE, 0)

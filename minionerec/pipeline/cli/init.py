@@ -65,9 +65,8 @@ def init_arguments(program: str) -> CommandParser:
         metavar="NAME",
         help="the recipe to write, such as shop or eu/shop: NAME.yaml, whose results go to runs/NAME",
     )
-    for name in COLUMNS:
-        text = str(described[name].metadata["setting"].help).removeprefix("tables, recbole: ")
-        parser.add_argument(f"--{name}", default=described[name].default, metavar="COLUMN", help=text)
+    text = str(described["columns"].metadata["setting"].help).removeprefix("tables, recbole: ")
+    parser.add_argument("--columns", nargs="*", default=[], metavar="NAME=VALUE", help=text)
     parser.add_argument(
         "--targets",
         nargs="+",
@@ -112,7 +111,6 @@ def run_init(program: str) -> None:
     if file.exists():
         raise _there(file)
     minutes = float(convert(given.minutes, float, "--minutes"))
-    columns = {name: getattr(given, name) for name in COLUMNS}
     config = PrepareConfig(
         source="tables",
         items=given.items,
@@ -121,13 +119,16 @@ def run_init(program: str) -> None:
         targets=convert(given.targets, list[str], "--targets"),
         where=given.where,
         output=str(Path("runs", name)),
-        **columns,
+        columns=convert(given.columns, dict[str, str | None], "--columns"),
     )
-    for key in ("items", "interactions", "where", "targets", *COLUMNS):
-        placeholder = PLACEHOLDER.search(str(getattr(config, key)))
+    named = {"items": config.items, "interactions": config.interactions, "where": config.where}
+    named |= {f"columns {kind}": name for kind, name in config.columns.items()}
+    named |= {f"targets[{position}]": event for position, event in enumerate(config.targets)}
+    for key, value in named.items():
+        placeholder = PLACEHOLDER.search(value or "")
         if placeholder is not None:
             raise ConfigError(
-                f"{key} is {shown(getattr(config, key))}, but a recipe reads {placeholder[0]} as a placeholder. Rename "
+                f"{key} is {shown(value)}, but a recipe reads {placeholder[0]} as a placeholder. Rename "
                 "it without braces."
             )
     config = with_targets(config)
@@ -184,9 +185,8 @@ def with_targets(config: PrepareConfig) -> PrepareConfig:
 
     local = config.local()
     inputs = local.inputs()
-    if config.targets or config.event_column not in column_names(
-        interaction_files(local, inputs), BadRows(config.max_bad_rows)
-    ):
+    names = [] if config.targets else column_names(interaction_files(local, inputs), BadRows(config.max_bad_rows))
+    if COLUMNS["event"] not in names:
         return config
     tried = replace(config, targets=[PURCHASES[0]])
     source = read_source(tried, inputs, BadRows(config.max_bad_rows))
@@ -362,7 +362,7 @@ def recipe_text(
     chosen, times = _steps(shape, minutes, paces)
     defaults = PrepareConfig.__dataclass_fields__
     own: dict[str, Any] = {"items": config.items, "interactions": config.interactions}
-    own |= {key: getattr(config, key) for key in (*COLUMNS, "targets", "where", "max_bad_rows")}
+    own |= {key: getattr(config, key) for key in ("columns", "targets", "where", "max_bad_rows")}
     chosen["corpus"] = {
         **{key: (value, "") for key, value in own.items() if value != default_of(defaults[key])},
         **chosen["corpus"],

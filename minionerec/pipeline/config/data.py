@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,12 +47,8 @@ class PrepareConfig(StageConfig):
         known=SOURCES,
     )
     output: str = setting("", "directory to write the corpus to", required=True, affects_result=False)
-    category: str | None = setting(None, "published: prefix of the file names, e.g. Industrial_and_Scientific")
-    root: str | None = setting(
-        None,
-        "published: folder with train, valid, test, info and index; by default $MINIONEREC_DATA/Amazon",
-        affects_result=False,
-        path=True,
+    category: str | None = setting(
+        None, "published: prefix of the file names below $MINIONEREC_DATA/Amazon, e.g. Industrial_and_Scientific"
     )
     times: str | None = setting(
         None,
@@ -80,25 +76,17 @@ class PrepareConfig(StageConfig):
         "movies.csv or u.item; recbole: .item; user_items: JSON of item id → title (both may be left out)",
         input_kind="any",
     )
-    item_column: str = setting(COLUMNS["item_column"], "tables, recbole: column of item ids, in both")
-    title_column: str = setting(COLUMNS["title_column"], "tables, recbole: column of item titles")
-    description_column: str = setting(
-        COLUMNS["description_column"], "tables, recbole: column of item descriptions; 'description' may be absent"
+    columns: dict[str, str | None] = setting(
+        {},
+        "tables, recbole: names of columns where they are others than item=item_id (in both), title=title, "
+        "description=description (which may be absent), user=user_id, time=timestamp (all numbers or all ISO dates; "
+        "none where there is none and rows are in the order of time) and event=event (read where targets are given)",
+        known=tuple(COLUMNS),
     )
     text_columns: list[str] = setting(
         list(TEXT_COLUMNS),
         "columns of the items that make an item's text, such as [title, brand, category, description]: semantic IDs "
         "and neighbours by text compare items by it",
-    )
-    user_column: str = setting(COLUMNS["user_column"], "tables, recbole: column of user ids")
-    time_column: str = setting(
-        COLUMNS["time_column"],
-        "tables, recbole: column of times, all numbers or all ISO dates; '' where there is none and rows are in the "
-        "order of time",
-    )
-    event_column: str = setting(
-        COLUMNS["event_column"],
-        "tables, recbole: column of events, such as view and purchase; it is read where targets are given",
     )
     targets: list[str] = setting(
         [],
@@ -145,7 +133,6 @@ class PrepareConfig(StageConfig):
         "maximum number of validation and of test examples, evenly spread; others are not used as targets; 0 keeps all",
         least=0,
     )
-    seed: int = setting(42, "seed of ties: shuffle", least=0)
     max_history: int = setting(
         10, "maximum number of items in a history; older ones are truncated, and such examples counted", least=1
     )
@@ -178,9 +165,10 @@ class PrepareConfig(StageConfig):
         writes=True,
     )
     layout: str | None = setting(
-        None, "folder to write the published layout to as well (.inter, item.json)", writes=True
+        None,
+        "folder to write the published layout to as well (.inter, item.json); its name is the prefix of the file names",
+        writes=True,
     )
-    layout_name: str = setting("corpus", "layout: prefix of the file names")
     layout_index: str | None = setting(
         None,
         "layout: index.json (item number → SID tokens), which the csv and info files need; source 'published' has its "
@@ -202,8 +190,11 @@ class PrepareConfig(StageConfig):
             yield from self._of_published()
         if self.targets and self.ties == "shuffle":
             yield "ties is 'shuffle', but targets are given. Take ties 'keep' or 'together'."
-        if self.event_column != COLUMNS["event_column"] and not self.targets:
-            yield f"event_column is {self.event_column!r}, but events are read for targets alone. Give both or none."
+        if "event" in self.columns and not self.targets:
+            yield (
+                f"columns names event={self.columns['event']}, but events are read for targets alone. Give both or "
+                "none."
+            )
         parse_conditions(self.where)
         if not self.text_columns or len(set(self.text_columns)) < len(self.text_columns):
             yield f"text_columns is {self.text_columns}; name each column once, and at least one."
@@ -215,20 +206,15 @@ class PrepareConfig(StageConfig):
         with_items = tuple(source for source in FROM_FILES if source not in OPTIONAL_ITEMS)
         checks: tuple[tuple[str, Any, tuple[str, ...], tuple[str, ...]], ...] = (
             ("category", self.category, ("published",), ("published",)),
-            ("root", self.root, ("published",), ()),
             ("times", self.times, ("published",), ()),
             ("times_by_order", self.times_by_order, ("published",), ()),
             ("interactions", self.interactions, FROM_FILES, FROM_FILES),
             ("items", self.items, FROM_FILES, with_items),
+            ("columns", self.columns, WITH_COLUMNS, ()),
             ("time_unit", self.time_unit, WITH_COLUMNS, ()),
             ("targets", self.targets, WITH_COLUMNS, ()),
             ("where", self.where, WITH_COLUMNS, ()),
             ("max_title_words", self.max_title_words, AMAZON, ()),
-        )
-        checks += tuple(
-            (each.name, getattr(self, each.name), WITH_COLUMNS, ())
-            for each in fields(self)
-            if each.name in COLUMNS and getattr(self, each.name) != each.default
         )
         for name, value, sources, needed in checks:
             if value and self.source not in sources:
@@ -295,7 +281,7 @@ class PrepareConfig(StageConfig):
     def _published_files(self) -> dict[str, Path]:
         from minionerec.data.published import default_root, published_files, published_index_path
 
-        root, category = self.root or default_root(), str(self.category)
+        root, category = default_root(), str(self.category)
         files = published_files(root, category)
         if self.layout is not None and self.layout_index is None:
             files["layout_index"] = published_index_path(root, category)

@@ -12,7 +12,7 @@ from minionerec.sid.embed.hf import AUTO, DTYPES, POOLINGS
 
 @dataclass
 class EncoderConfig(StageConfig):
-    """Settings common to stages that make vectors of a corpus's items."""
+    """Settings common to the stages that make vectors of a corpus's items, to keep them or to build SIDs of them."""
 
     corpus: str = setting("", "directory of the corpus whose items are encoded", required=True, input_kind="corpus")
     encoder: str = setting(
@@ -33,32 +33,6 @@ class EncoderConfig(StageConfig):
     dimensions: int = setting(
         64, "dimensions of TF-IDF vectors and of factors of interactions; lowered for small catalogues", least=1
     )
-    pooling: str = setting(
-        AUTO,
-        "how a Hugging Face model's token states become one vector: as its own files say (auto; the mean if they say "
-        "nothing), their mean, the last, the first (cls), the largest values (max), or a mean of rising weights",
-        known=(AUTO, *POOLINGS),
-    )
-    prefix: str = setting("", "text put before each item's text for a Hugging Face model")
-    max_length: int = setting(512, "maximum number of tokens per text for a Hugging Face model", least=1)
-    dtype: str = setting("float32", "dtype of a Hugging Face model's weights", known=DTYPES)
-    normalise: bool = setting(
-        True, "scale vectors of a Hugging Face model to length 1 (those of TF-IDF and WordLlama always are)"
-    )
-    device: str = setting("auto", "device of a Hugging Face model: auto (GPU where there is one), cpu, cuda, ...")
-    processes: int = setting(
-        1,
-        "processes that run a Hugging Face model, each with a copy of it; they share the GPUs",
-        least=1,
-        affects_result=False,
-    )
-    cache: str | None = setting(
-        None,
-        "folder that keeps the vectors of a Hugging Face model by the hash of their text, so that only new texts are "
-        "encoded and a killed run resumes; embed-items takes its output's name with .cache by default",
-        affects_result=False,
-        writes=True,
-    )
     seed: int = setting(42, "random seed of this stage", least=0)
 
     def contradictions(self) -> Iterator[str]:
@@ -73,7 +47,8 @@ class EncoderConfig(StageConfig):
     @property
     def vector_source(self) -> VectorSource:
         """The source of item vectors that these settings describe."""
-        return VectorSource(**{field.name: getattr(self, field.name) for field in fields(VectorSource)})
+        known = {field.name for field in fields(VectorSource)}
+        return VectorSource(**{each.name: getattr(self, each.name) for each in fields(self) if each.name in known})
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read: what the settings name, and what the encoder reads."""
@@ -87,3 +62,28 @@ class EmbedConfig(EncoderConfig):
     kind: ClassVar[str] = "vectors"
 
     output: str = setting("", "directory to write vectors.npy and manifest into", required=True, affects_result=False)
+    pooling: str = setting(
+        AUTO,
+        "how a Hugging Face model's token states become one vector: as its own files say (auto; the mean if they say "
+        "nothing), their mean, the last, the first (cls), the largest values (max), or a mean of rising weights",
+        known=(AUTO, *POOLINGS),
+    )
+    prefix: str = setting("", "text put before each item's text for a Hugging Face model")
+    max_length: int = setting(512, "maximum number of tokens per text for a Hugging Face model", least=1)
+    dtype: str = setting("float32", "dtype of a Hugging Face model's weights", known=DTYPES)
+    normalise: bool = setting(
+        True, "scale vectors of a Hugging Face model to length 1 (those of TF-IDF and WordLlama always are)"
+    )
+    processes: int = setting(
+        1,
+        "processes that run a Hugging Face model, each with a copy of it; they share the GPUs",
+        least=1,
+        affects_result=False,
+    )
+    cache: str | None = setting(
+        None,
+        "folder that keeps the vectors of a Hugging Face model by the hash of their text, so that only new texts are "
+        "encoded and a killed run resumes; embed-items takes its output's name with .cache by default",
+        affects_result=False,
+        writes=True,
+    )

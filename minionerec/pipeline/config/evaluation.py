@@ -19,7 +19,6 @@ from minionerec.pipeline.settings import StageConfig, setting
 SPLITS = ("test", "valid")
 SEEN = ("keep", "mask")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-SLICES = "also show NDCG by slice, and write HR and NDCG by slice into metrics.json"
 
 
 @dataclass
@@ -33,14 +32,12 @@ class EvaluationConfig(StageConfig):
     split: str = setting("test", "examples to evaluate", known=SPLITS)
     ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the length of the lists")
     dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
-    slices: bool = setting(False, SLICES)
     session_context: bool = setting(
         True,
         "give a model that was trained with it, and the baselines beside it, the session context: whether the target "
         "is in the session of the newest item or in a later one, as far as times are known; false: give none",
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
-    seed: int = setting(0, "seed of the bootstrap, and of whatever else is drawn", least=0)
 
     def wrong_ks(self, length: int, noun: str) -> Iterator[str]:
         """The problem of cutoffs that are none, or look further than lists of some length."""
@@ -107,9 +104,6 @@ class EvalConfig(EvaluationConfig):
         most=1,
         requires="assistant",
     )
-    assistant_temperature: float = setting(
-        1.0, "with an assistant: its scores are divided by it", above=0, requires="assistant"
-    )
     combine: str = setting(
         "steps",
         "with an assistant: steps (both score every step of the search) or rerank (the checkpoint searches alone, and "
@@ -120,7 +114,6 @@ class EvalConfig(EvaluationConfig):
     batch_size: int = setting(
         0, "prompts per batch; 0: as many as memory holds; lists are the same", least=0, affects_result=False
     )
-    slices: bool = setting(False, SLICES)
     score_end: bool = setting(
         False,
         "also score the tokens after the SID in a completion (newline, end token), as `generate` does",

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, get_args, get_type_hints
 from minionerec.core.artefacts import own_corpus
 from minionerec.core.functions import function_file
 from minionerec.core.plugins import registered_path
-from minionerec.pipeline.config.evaluation import DTYPES
 from minionerec.pipeline.settings import StageConfig, setting
 from minionerec.recommend.requests import Request
 
@@ -71,13 +70,6 @@ class RecommendConfig(StageConfig):
         "session context is derived from them",
     )
     beams: int = setting(50, "minimum number of beams of a language model", least=1)
-    batch_size: int = setting(
-        0, "prompts per batch; 0: as many as memory holds; lists are the same", least=0, affects_result=False
-    )
-    rows_at_once: int = setting(4096, "histories read, ranked and written at a time", least=1)
-    dtype: str = setting(
-        "auto", "dtype of a checkpoint's weights; auto: on a GPU as stored, else float32", known=DTYPES
-    )
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -116,12 +108,9 @@ class ExportConfig(StageConfig):
     )
     output: str = setting("", "directory to write", required=True, affects_result=False)
     dtype: str = setting("saved", "dtype of the weights; saved: as in the checkpoint", known=EXPORT_DTYPES)
-    examples: int = setting(5, "example prompts with expected lists", least=1)
-    beams: int = setting(10, "number of beams and length of these lists", least=2)
     push: str = setting(
         "",
-        "name of a repository of the Hugging Face hub, such as me/my-shop, to upload the export to, created if "
-        "missing; uses the credentials of `hf auth login` or HF_TOKEN",
+        "name of a repository of the Hugging Face hub, such as me/my-shop, to upload the export to, created as "
+        "a private one if missing; uses the credentials of `hf auth login` or HF_TOKEN",
         affects_result=False,
     )
-    private: bool = setting(True, "whether a created repository is private", affects_result=False, requires="push")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError, shown
-from minionerec.pipeline.config.encoder import EncoderConfig
 from minionerec.pipeline.settings import Settings, StageConfig, setting
 from minionerec.reports.runs import RunSetting
+from minionerec.sid.embed.encoder import TFIDF, encoder_inputs
 
 SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")
@@ -52,11 +52,19 @@ def _check_once(runs: Sequence[RunSetting]) -> None:
 
 
 @dataclass
-class SidReportConfig(EncoderConfig):
-    """Settings of the report on tables of semantic IDs; the encoder makes the item vectors for their measures."""
+class SidReportConfig(StageConfig):
+    """Settings of the report on tables of semantic IDs."""
 
     kind: ClassVar[str] = "sid_report"
 
+    corpus: str = setting("", "directory of the corpus whose items have the SIDs", required=True, input_kind="corpus")
+    encoder: str = setting(
+        TFIDF,
+        "source of the item vectors for the measures: the output of embed-items, a .npy or .parquet file, 'tfidf', "
+        "'wordllama', 'interactions', or a Hugging Face model by name or directory",
+        required=True,
+        path=True,
+    )
     tables: dict[str, str] = setting(
         {},
         "tables of semantic IDs, each as NAME=DIRECTORY of `minionerec build-sids`, in the order of the page",
@@ -70,7 +78,10 @@ class SidReportConfig(EncoderConfig):
         affects_result=False,
     )
     title: str = setting("Semantic IDs", "heading of the page")
-    buckets: int = setting(4, "example buckets per table", least=0)
+
+    def inputs(self) -> dict[str, Path]:
+        """Name to path of everything that is read: what the settings name, and what the encoder reads."""
+        return super().inputs() | encoder_inputs(self.encoder)
 
     def deciding(self) -> dict[str, Any]:
         """Settings that affect the page."""
@@ -81,31 +92,22 @@ class SidReportConfig(EncoderConfig):
 class LevelsConfig(Settings):
     """Settings of the per-level analysis, which prints and writes no files."""
 
-    predictions: str | None = setting(None, "directory of predictions, or its parquet file", input_kind="any")
-    path: str | None = setting(
-        None, "JSON file in the published form (input, output, predict); instead of --predictions", input_kind="any"
+    predictions: str = setting(
+        "",
+        "directory of predictions, its parquet file, or a JSON file in the published form (input, output, predict)",
+        required=True,
+        input_kind="any",
     )
     ks: list[int] | None = setting(
         None,
         "cutoffs K, in predictions; if not given, those of 1 3 5 10 20 50 within the list length",
         least=1,
     )
-    levels: int | None = setting(None, "levels of a semantic ID; that of most targets if not given", least=1)
-    slices: bool = setting(False, "also show the levels by slice, at K = 1 and 10")
-    corpus: str = setting("", "corpus of the predictions; only with slices", input_kind="corpus", requires="slices")
-    split: str = setting("test", "split of the predictions, if not recorded with them", known=SPLITS)
     json: bool = setting(False, "print only one JSON object of unrounded numbers")
 
     def __post_init__(self) -> None:
-        """Check that exactly one input is given."""
+        """Check what can be checked without files."""
         super().__post_init__()
-        if (self.predictions is None) == (self.path is None):
-            raise ConfigError(
-                f"predictions is {self.predictions!r} and path is {self.path!r}: give exactly one of "
-                "--predictions DIRECTORY and --path FILE.json."
-            )
-        if self.slices and not self.corpus:
-            raise ConfigError("slices is true, but corpus is empty; give --corpus of the predictions.")
         self.ks = _check_ks(self.ks)
 
 
@@ -163,14 +165,11 @@ class ReportConfig(StageConfig):
     ceiling: str | None = setting(
         None, "JSON file of the expected metrics of the best possible ranking", input_kind="any"
     )
-    slices: bool = setting(True, "also show metrics by slice")
-    examples: int = setting(6, "examples whose recommendations the report shows", least=0)
     allow_missing: bool = setting(
         False,
         "leave out recommenders without predictions, with a warning, instead of raising an error",
         affects_result=False,
     )
-    seed: int = setting(0, "seed of the bootstrap and of the examples shown", least=0)
     resamples: int = setting(2000, "bootstrap resamples per interval", least=1)
     resample: str = setting("users", RESAMPLE, known=RESAMPLED)
 

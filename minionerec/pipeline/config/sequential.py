@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 PROTOCOL_NAMES = ("a", "b", "rows")
 SEEN = ("mask", "zero", "keep")
-MONITORS = ("NDCG@10", "NDCG@20")
-_OF_PROTOCOL = ("seed", "max_len", "stop_after", "batch_size", "seen", "monitor")
+_OF_PROTOCOL = ("seed", "max_len", "stop_after", "batch_size", "seen")
 _OF_LISTS = ("list_length", "resamples")
 
 
@@ -66,8 +65,6 @@ class SequentialConfig(StageConfig):
     )
     batch_size: int | None = setting(None, "examples (or windows) a step (default: the protocol's)", least=1)
     learning_rate: float = setting(1e-3, "learning rate of Adam", above=0)
-    beta2: float = setting(0.999, "second beta of Adam", least=0, below=1)
-    weight_decay: float = setting(0.0, "decoupled weight decay of matrices and tables", least=0)
     all_positions: bool = setting(
         False, "train at all positions of user windows instead of on single examples: another recipe; causal models"
     )
@@ -82,22 +79,7 @@ class SequentialConfig(StageConfig):
         "protocol's)",
         known=SEEN,
     )
-    monitor: str | None = setting(
-        None, "validation metric that selects the epoch (default: the protocol's, NDCG@10)", known=MONITORS
-    )
     list_length: int = setting(50, "items of each example in the predictions file", least=1)
-    shuffle_examples: int = setting(
-        0,
-        "examples (or windows) that are shuffled together, of blocks in random order; 0: all, and 65,536 of a corpus "
-        "that is too large for memory",
-        least=0,
-    )
-    eval_examples: int = setting(
-        -1,
-        "examples of valid and of test that are measured, a random sample; -1: all",
-        least=-1,
-    )
-    device: str = setting("auto", "where to compute: auto, cpu, cuda, mps", affects_result=False)
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
 
     def contradictions(self) -> Iterator[str]:
@@ -110,16 +92,11 @@ class SequentialConfig(StageConfig):
             )
         if self.items and self.protocol == "rows":
             yield f"items is {self.items!r}, but a corpus has its own titles; leave items out."
-        if self.monitor == "NDCG@20" and self.protocol == "b":
-            yield "monitor is NDCG@20, but protocol b measures at 1, 5 and 10; leave monitor out."
-
         if self.session_context and self.protocol != "rows":
             yield (
                 f"session_context is true, but protocol is {self.protocol!r}, whose sequences have no times; take "
                 "protocol rows, or leave session_context out."
             )
-        if self.eval_examples == 0:
-            yield "eval_examples is 0, but the best epoch is chosen by validation examples; say how many, or -1."
 
     def inputs(self) -> dict[str, Path]:
         """Inputs; of the text vectors what their source reads."""
@@ -165,7 +142,6 @@ class SequentialConfig(StageConfig):
             "seen": protocol.seen,
             "max_len": protocol.max_len,
             **{name: getattr(self, name) for name in _OF_LISTS},
-            **({"eval_examples": self.eval_examples} if self.eval_examples >= 0 else {}),
         }
         stage = Stage(self, kind=KIND, output=Path(self.output) / "predictions", settings=settings)
         stage.inputs["model"] = Path(self.output) / "model"

@@ -25,7 +25,6 @@ METHODS = (
 
 _READ = ("published", "shuffled")
 """Methods that read an index.json."""
-_POINTS_PER_CODE = 256
 _IN_BLOCKS = ("residual_kmeans", "balanced_kmeans", "opq")
 """Methods that need no more than a sample of the vectors in memory; those of an autoencoder do with `fit_rows`."""
 
@@ -61,41 +60,30 @@ class SidConfig(EncoderConfig):
     )
     index: str | None = setting(
         None,
-        "index.json for methods published and shuffled, or a directory that holds one; the published file of category "
-        "if not given",
+        "index.json for methods published and shuffled, or a directory that holds one; the published files are in "
+        "$MINIONEREC_DATA/Amazon/index",
         input_kind="any",
     )
-    category: str = setting("Industrial_and_Scientific", "whose published index.json to look for")
-    root: str | None = setting(
-        None,
-        "folder of the published files; $MINIONEREC_DATA/Amazon if not given (data/Amazon without it)",
-        affects_result=False,
-        path=True,
+    codebook_sizes: list[int] = setting(
+        [256, 256, 256], "codes per level, one number per level; fewer where there are too few items to fill them"
     )
-    codebook_sizes: list[int] = setting([256, 256, 256], "codes per level, one number per level")
     digits: int = setting(
         32, "levels of opq, each with the first of codebook_sizes codes", least=1, most=len(LEVELS) - 1
     )
-    fit_sizes: bool = setting(
-        True, "take fewer codes per level where there are too few items to fill them (otherwise an error)"
-    )
     iterations: int = setting(25, "k-means iterations per level", least=1)
-    train_points_per_code: int = setting(
-        _POINTS_PER_CODE, "k-means trains on a sample of at most this many items per code; all items get codes", least=1
-    )
     fit_rows: int = setting(
         0,
         "items of the sample, drawn by seed, that codebooks and autoencoders are fitted on; all items get codes. 0: "
-        "train_points_per_code for each code of the largest level, and all for rq_vae and rq_vae_plus",
+        "256 for each code of the largest level, and all for rq_vae and rq_vae_plus",
         least=0,
     )
-    threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
-    epochs: int = setting(500, "maximum number of epochs of rq_vae and rq_vae_plus", least=0)
-    learning_rate: float | None = setting(
-        None, "of rq_vae (1e-3 if not given) and rq_vae_plus (1e-4 if not given)", above=0
+    device: str = setting(
+        "auto",
+        "device of a Hugging Face model and of autoencoders (auto: a GPU where there is one), and of k-means (auto: "
+        "the CPU): auto, cpu, cuda, ...",
     )
-    train_batch: int = setting(256, "items per training step of rq_vae and rq_vae_plus", least=1)
-    patience: int = setting(10, "rq_vae stops after this many checks, 10 epochs apart, without a lower error", least=1)
+    threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
+    epochs: int = setting(500, "maximum number of epochs of rq_vae and rq_vae_plus, which stop early", least=0)
     collisions: str = setting(
         "relocate",
         "how to treat items that share an SID: keep them, relocate all but one to the nearest free code, assign "
@@ -103,7 +91,6 @@ class SidConfig(EncoderConfig):
         "give every item one, shared or not (extra_token_all)",
         known=COLLISION_METHODS,
     )
-    capacity: int = setting(1, "maximum number of items that share an SID after collisions relocate", least=1)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -111,8 +98,6 @@ class SidConfig(EncoderConfig):
         if not 1 <= len(self.codebook_sizes) < len(LEVELS) or min(self.codebook_sizes) < 1:
             sizes = in_words(list(self.codebook_sizes))
             yield f"codebook_sizes is {sizes}; give 1 to {len(LEVELS) - 1} numbers of at least 1."
-        if self.capacity > 1 and self.collisions != "relocate":
-            yield f"capacity is {self.capacity}, but collisions is {self.collisions!r}; set collisions to relocate."
         if (self.method == "append") != (self.append_to is not None):
             yield (
                 f"method is {self.method!r} and append_to {self.append_to!r}; give both method append and the SIDs to "
@@ -125,19 +110,17 @@ class SidConfig(EncoderConfig):
             )
         if self.fit_rows:
             yield from self._of_fit_rows()
-        if self.method not in _READ and self.index is not None:
-            yield f"index is {self.index!r}, but method is {self.method!r}; set method to published."
+        if (self.method in _READ) != (self.index is not None):
+            yield (
+                f"method is {self.method!r} and index {self.index!r}; give both method published or shuffled and the "
+                "index.json that it reads, or neither."
+            )
 
     def _of_fit_rows(self) -> Iterator[str]:
         if self.method in (*_READ, "append"):
             yield (
                 f"fit_rows is {self.fit_rows}, but method {self.method} fits nothing; leave fit_rows out or choose "
                 f"another method, such as {_IN_BLOCKS[0]}."
-            )
-        if self.train_points_per_code != _POINTS_PER_CODE:
-            yield (
-                f"fit_rows is {self.fit_rows} and train_points_per_code {self.train_points_per_code}; both say how "
-                "many items are fitted on, so give one of them."
             )
         if self.fit_rows < max(self.wished_sizes):
             yield (
@@ -172,11 +155,7 @@ class SidConfig(EncoderConfig):
         return super().inputs()
 
     def _published_index(self) -> Path:
-        if self.index is None:
-            from minionerec.data.published import default_root, published_index_path
-
-            return published_index_path(self.root or default_root(), self.category)
-        path = Path(self.index)
+        path = Path(str(self.index))
         path = index_path(path / INDEX_FILE if path.is_dir() else path)
         if not path.is_file():
             raise DataError(f"{path}: no such file. Give the path of an index.json or {CODES_FILE}.")

@@ -17,6 +17,7 @@ SELECT = ("loss", "ndcg")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 OBJECTIVES = ("likelihood", "expected", "grpo")
 LOSSES = ("exact", "sampled")
+PARTS = ("learned_vectors", "code_vectors", "pointer")
 FITTING = "0: as many tokens as its memory holds, of the same batch"
 RECENCY = (
     "weigh a training target by exp(-recency x share of the training examples after it); only where the split is "
@@ -25,10 +26,6 @@ RECENCY = (
 TRAINED_SPLITS = (
     "splits whose examples are trained on: train, train valid, or train valid test; with valid among them nothing is "
     "validated, and the last weights are kept"
-)
-SHUFFLED = (
-    "examples that are shuffled together, of blocks that are read in random order; 0: all, and 65,536 of a corpus that "
-    "is too large for memory"
 )
 
 
@@ -65,26 +62,16 @@ class RunConfig(StageConfig):
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
     schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
     warmup: float = setting(0.0, "warm-up: share of all steps if below 1, else steps", least=0)
-    weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
-    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
     evals_per_epoch: float = setting(1.0, "validations (and saved checkpoints) an epoch", above=0)
     eval_examples: int = setting(1000, "validation examples ranked at each validation; 0: none, -1: all", least=-1)
     eval_beams: int = setting(20, "number of beams of that ranking", least=1)
     patience: int = setting(0, "stop after this many validations without a better one; 0: never", least=0)
-    dtype: str = setting("auto", "dtype of the weights; auto: float32", known=DTYPES)
     mixed_bf16: bool = setting(False, "compute in bfloat16 over float32 weights")
-    max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
     seed: int = setting(42, "seed of initialisation, order and dropout", least=0)
     report_to: list[str] = setting(
         [],
         "trackers that losses and validations are sent to while it trains, such as tensorboard (which writes into "
         "OUTPUT.tensorboard); empty: none",
-        affects_result=False,
-    )
-    keep_state: bool = setting(
-        True,
-        "keep the last checkpoint, with the optimiser's state, in OUTPUT.finished, so that the same command with more "
-        "epochs continues from there",
         affects_result=False,
     )
 
@@ -109,6 +96,7 @@ class LanguageRunConfig(RunConfig):
         required=True,
     )
     gradient_checkpointing: bool = setting(False, "recompute activations to save memory")
+    dtype: str = setting("auto", "dtype of the weights; auto: float32", known=DTYPES)
 
 
 @dataclass
@@ -116,7 +104,6 @@ class SftConfig(LanguageRunConfig):
     """Settings of supervised fine-tuning."""
 
     splits: list[str] = setting(["train"], TRAINED_SPLITS, known=SPLITS, required=True)
-    shuffle_examples: int = setting(0, SHUFFLED, least=0)
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     model: str = setting(
         "scratch", "hub name or directory of a causal language model, or `scratch`", required=True, path=True
@@ -127,8 +114,9 @@ class SftConfig(LanguageRunConfig):
     kv_heads: int = setting(4, "scratch: key and value heads", least=1)
     inner_size: int = setting(768, "scratch: width of the feed-forward layer", least=1)
     text_vocabulary: int = setting(1000, "scratch: tokens trained on the corpus's texts", least=1)
-    tied: bool = setting(True, "scratch: output head shares the input embedding")
     dropout: float = setting(0.0, "dropout after embedding, attention and feed-forward", least=0, below=1)
+    max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
+    weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
     wording: str = setting("compact", "prompt wording: compact, prose, lcrec, or a YAML file", required=True, path=True)
     all_positions: bool = setting(
         False,
@@ -216,6 +204,8 @@ class CatalogueTrainConfig(RunConfig):
         "checkpoint of a catalogue model to continue from, whose shape, vectors and counts stay; empty: random weights",
         input_kind="checkpoint",
     )
+    weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
     vectors: str = setting(
         "tfidf",
         "item vectors, besides learned ones: tfidf or wordllama (of texts), interactions (of training interactions), "
@@ -230,9 +220,15 @@ class CatalogueTrainConfig(RunConfig):
     inner_size: int = setting(512, "width of a tower's position-wise networks", least=1)
     towers: int = setting(1, "transformers trained side by side, their probabilities averaged", least=1)
     dropout: float = setting(0.4, "dropout of item vectors, and after each part of a layer", least=0, below=1)
-    learned_vectors: bool = setting(True, "give every SID a vector of its own")
-    code_vectors: bool = setting(True, "give codes vectors that their SIDs share")
-    pointer: bool = setting(True, "score SIDs of the history by how long ago they occurred")
+    without: list[str] = setting(
+        [],
+        "parts left out: learned_vectors (one of each SID), code_vectors (shared by the SIDs of a code), pointer "
+        "(scores SIDs of the history by how long ago they occurred)",
+        known=PARTS,
+    )
+    reach: int = setting(
+        10, "items back that transitions are counted, by which SIDs are scored; 0: none are counted", least=0
+    )
     experts: bool = setting(
         False,
         "pool transition counts, recent popularity, repeats and likeness of items with the model's probabilities, by "
@@ -244,8 +240,6 @@ class CatalogueTrainConfig(RunConfig):
         "examples, are used; empty: they are fitted, or left out where the validation examples are trained on",
         input_kind="checkpoint",
     )
-    transitions: bool = setting(True, "score SIDs by how often they followed the history's")
-    reach: int = setting(10, "items back that transitions are counted", least=1)
     recency: float = setting(0.0, RECENCY, least=0)
     session_context: bool = setting(
         False,
@@ -287,11 +281,6 @@ class CatalogueTrainConfig(RunConfig):
         yield from super().contradictions()
         yield from _check_splits(self.splits)
         yield from _unless(
-            self.dtype in ("auto", "float32"),
-            f"dtype is {self.dtype}, in which counts cannot leave a position's own answer out exactly; set float32 and "
-            "mixed_bf16, to compute in bfloat16.",
-        )
-        yield from _unless(
             self.objective == "likelihood" or bool(self.checkpoint),
             f"objective {self.objective} continues from a trained model; give --checkpoint.",
         )
@@ -305,8 +294,9 @@ class CatalogueTrainConfig(RunConfig):
         yield from _unless(self.loss_examples != 0, "loss_examples is 0; say how many, or -1 for all.")
         yield from self._loss_contradictions()
         yield from _unless(
-            bool(self.vectors) or self.learned_vectors or self.code_vectors,
-            "SIDs have no vector: give vectors, learned_vectors or code_vectors.",
+            bool(self.vectors) or not {"learned_vectors", "code_vectors"} <= set(self.without),
+            f"SIDs have no vector: vectors is empty, and without is {' '.join(self.without)}. Give vectors, or leave "
+            "out less.",
         )
 
     def _loss_contradictions(self) -> Iterator[str]:
@@ -354,8 +344,8 @@ class GrpoConfig(LanguageRunConfig):
 
     batch: ClassVar[tuple[str, str]] = ("prompts_per_step", "prompts_per_device")
 
-    shuffle_examples: int = setting(0, SHUFFLED, least=0)
     checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, input_kind="checkpoint")
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
     rewards: dict[str, float] = setting(
         {"ranking": 1.0},
         "rewards with weights, e.g. rule ndcg semantic=0.5: rule (1 for a hit), ndcg (penalty of wrong ones by rank, "
@@ -387,13 +377,6 @@ class GrpoConfig(LanguageRunConfig):
         "ndcg",
         "best checkpoint: highest NDCG@10 of validation lists, or highest reward, summed over their first ten",
         known=GRPO_SELECT,
-    )
-    sibling_alpha: float = setting(
-        1.0,
-        "share of a completion's advantage in its group; the rest is its advantage among completions that share a "
-        "prefix with it; 1: the group's alone",
-        least=0,
-        most=1,
     )
     rollouts: str = setting(
         "beams", "beams (the G best, as in evaluation) or sampling (G drawn without replacement)", known=GRPO_ROLLOUTS
@@ -430,17 +413,10 @@ class GrpoConfig(LanguageRunConfig):
     reference: str = setting(
         "", "checkpoint that the KL term is measured against; empty: the one to start from", input_kind="checkpoint"
     )
-    sync_reference: bool = setting(True, "update the reference towards the policy")
-    sync_steps: int = setting(512, "optimiser steps between two such updates", least=1)
-    sync_share: float = setting(0.6, "share of the policy in the moved reference", least=0, most=1)
-    max_steps: int = setting(-1, "stop after this many optimiser steps; -1: after the epochs", least=-1)
-    max_hr_drop: float = setting(
-        1.0,
-        "stop where validation HR@eval_beams is lower than before the first step by more than this, and keep the best "
-        "weights from before; 1: never",
-        least=0,
-        most=1,
+    sync_steps: int = setting(
+        512, "optimiser steps after which the reference moves to .6 of the policy and .4 of itself; 0: never", least=0
     )
+    max_steps: int = setting(-1, "stop after this many optimiser steps; -1: after the epochs", least=-1)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -453,10 +429,6 @@ class GrpoConfig(LanguageRunConfig):
                     f"{name} and {what} go together."
                 )
         yield from self._column_contradictions(weights)
-        if self.beta == 0 and self.sync_reference:
-            yield (
-                "beta is 0, so there is no reference to sync, but sync_reference is true; set one of them otherwise."
-            )
         if self.beta == 0 and self.reference:
             yield (
                 f"beta is 0, so nothing is measured against the reference {self.reference!r}; set one of them "
@@ -479,11 +451,6 @@ class GrpoConfig(LanguageRunConfig):
             f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of value; give one, e.g. "
             "value=price.",
         )
-        yield from _unless(
-            self.scale_rewards == "group" or self.sibling_alpha == 1,
-            f"scale_rewards is {self.scale_rewards}, but advantages among siblings (sibling_alpha "
-            f"{self.sibling_alpha:g}) are always scaled; set sibling_alpha to 1, or scale_rewards to group.",
-        )
 
     def _term_contradictions(self) -> Iterator[str]:
         """Contradictions of the terms of the loss, and of what they read."""
@@ -491,8 +458,8 @@ class GrpoConfig(LanguageRunConfig):
         if "policy" not in self.loss_terms:
             yield from _unless(
                 self.beta == 0,
-                f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0 and "
-                "sync_reference to false, or add policy.",
+                f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0, or "
+                "add policy.",
             )
         yield from _unless(
             not self.teacher or "likelihood" in self.loss_terms,

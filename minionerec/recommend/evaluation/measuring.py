@@ -10,7 +10,6 @@ from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import corpus_contexts
-from minionerec.data.slices import example_slices
 from minionerec.metrics.predictions import FILE, GIVEN, SESSION_CONTEXT, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranked import write_ranks
@@ -22,10 +21,9 @@ from minionerec.metrics.results import (
     Evaluation,
     RecommenderResults,
     Results,
-    list_slices,
     metrics_at,
 )
-from minionerec.metrics.tables import format_metrics_table, format_slices
+from minionerec.metrics.tables import format_metrics_table
 from minionerec.recommend.evaluation.baseline_lists import write_baseline_lists
 from minionerec.recommend.rankers.baselines import Chosen, make_baselines
 from minionerec.recommend.rankers.candidates import CandidateGroups
@@ -37,6 +35,8 @@ logger = get_logger(__name__)
 JSON_FILE = "predictions.json"
 METRICS_FILE = "metrics.json"
 TABLE_FILE = "metrics.txt"
+SEED = 0
+"""Seed of the bootstrap."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class Measured:
     Attributes:
         corpus: Items and examples.
         split: Name of the split.
-        slices: Whether metrics are written by slice.
         name: Name of the recommender in tables.
         table: SIDs, or titles, that items share; None where there are none.
         list_length: List length in candidates.
@@ -58,7 +57,6 @@ class Measured:
 
     corpus: Corpus
     split: str
-    slices: bool
     name: str
     table: CandidateGroups | None
     list_length: int
@@ -102,10 +100,6 @@ class Measured:
             format_metrics_table(self.evaluations, level, "" if number else title, unit)
             for number, level in enumerate(results.levels)
         ]
-        if self.slices:
-            for name, entry in entries.items():
-                entry["slices"] = results.slices_json(name)
-            tables.append(format_slices(results, f"NDCG@{10 if 10 in results.ks else max(results.ks)}"))
         self.predictions.to_frame().to_parquet(folder / FILE, index=False)
         write_ranks(folder, {self.split: results.recommenders[self.name].runs[0]})
         if self.chosen is not None:
@@ -132,8 +126,6 @@ def measure(
     *,
     ks: Sequence[int],
     resamples: int,
-    seed: int,
-    slices: bool = False,
     baselines: bool = True,
 ) -> Measured:
     """Compute the metrics of lists, and of the baselines on the same examples.
@@ -151,8 +143,6 @@ def measure(
         list_length: List length in candidates.
         ks: Cutoffs, in candidates.
         resamples: Bootstrap resamples of users for the intervals.
-        seed: Seed of the bootstrap.
-        slices: Whether metrics are also computed by slice.
         baselines: Whether baselines are evaluated too.
     """
     lists, chosen = {name: predictions}, None
@@ -168,8 +158,8 @@ def measure(
         {other: RecommenderResults.from_lists(other, found, list_length) for other, found in lists.items()},
         ["item"] if table is None else ["sid", "item"],
         metrics,
-        Bootstrap.of(seed, resamples, USERS, rows.users.tolist()),
-        list_slices(example_slices(corpus, rows, split)) if slices else [],
+        Bootstrap.of(SEED, resamples, USERS, rows.users.tolist()),
+        [],
         [metric for metric in metrics if not metric.startswith("MRR")],
     )
     if results.bootstrap.units < FEWEST:
@@ -180,4 +170,4 @@ def measure(
         )
     valid = None if table is None else set(table.sids)
     evaluations = {other: results.evaluation(other, valid, corpus.n_items) for other in lists}
-    return Measured(corpus, split, slices, name, table, list_length, results, lists, chosen, evaluations)
+    return Measured(corpus, split, name, table, list_length, results, lists, chosen, evaluations)

@@ -31,9 +31,7 @@ from minionerec.sid.table import SidTable
 # The recommenders that assist in a search: sequential models, and checkpoints other than the one that is searched.
 
 
-def sequential_assistant(
-    ranker: SequentialRanker, candidate_of_item: np.ndarray, popularity: np.ndarray, temperature: float = 1.0
-) -> Assistant:
+def sequential_assistant(ranker: SequentialRanker, candidate_of_item: np.ndarray, popularity: np.ndarray) -> Assistant:
     """A sequential model's softmax over items, summed over the items of each candidate.
 
     A row without history, of which the model could read nothing, gets the items' shares of the training targets, each
@@ -43,7 +41,6 @@ def sequential_assistant(
         ranker: The model.
         candidate_of_item: int64 (N,), the candidate of each item (its SID, its title).
         popularity: int64 (N,), how often each item is a training target.
-        temperature: The model's scores are divided by it.
     """
     counts = torch.from_numpy(popularity + 1.0)
     popular = (counts / counts.sum()).log().float().to(ranker.device)
@@ -51,20 +48,19 @@ def sequential_assistant(
     size = int(candidate_of_item.max()) + 1
 
     def log_probs(queries: Queries) -> torch.Tensor:
-        found = (ranker.scores(queries).float() / temperature).log_softmax(-1)
+        found = ranker.scores(queries).float().log_softmax(-1)
         empty = torch.tensor([len(history) == 0 for history in queries.histories], device=found.device)
         return sum_to_leaves(torch.where(empty.unsqueeze(1), popular, found), candidates, size)
 
     return Assistant(ranker.name, ranker.context, log_probs)
 
 
-def checkpoint_assistant(ranker: LanguageRanker, name: str, temperature: float = 1.0) -> Assistant:
+def checkpoint_assistant(ranker: LanguageRanker, name: str) -> Assistant:
     """A checkpoint's probabilities of all SIDs, by exact search if the model does not give them directly.
 
     Args:
         ranker: The checkpoint.
         name: What tables call it.
-        temperature: Log-probabilities are divided by it and normalised again.
     """
 
     def log_probs(queries: Queries) -> torch.Tensor:
@@ -74,7 +70,7 @@ def checkpoint_assistant(ranker: LanguageRanker, name: str, temperature: float =
             model = ranker.model_after(queries, prompts)
             found = exact_search(model, prompts, ranker.trie, ranker.trie.n_sids, guide=guide)
         by_number = torch.empty_like(found.scores).scatter_(1, found.sids, found.scores.float())
-        return (by_number / temperature).log_softmax(-1)
+        return by_number.log_softmax(-1)
 
     return Assistant(name, ranker.context, log_probs)
 
@@ -136,7 +132,6 @@ def load_assistant(
     corpus: Corpus,
     *,
     corpus_path: str | os.PathLike[str] | None = None,
-    temperature: float = 1.0,
     dtype: str = "auto",
 ) -> Assistant:
     """An assistant from the output of a training stage, for the search of a checkpoint.
@@ -146,7 +141,6 @@ def load_assistant(
         ranker: The checkpoint that is searched.
         corpus: The corpus whose items are recommended.
         corpus_path: Its path.
-        temperature: Its scores are divided by it.
         dtype: Weights' dtype of a checkpoint.
 
     Raises:
@@ -154,9 +148,9 @@ def load_assistant(
     """
     found = load_ranker(path, corpus, corpus_path=corpus_path, dtype=dtype)
     if isinstance(found, SequentialRanker):
-        return sequential_assistant(found, ranker.table.sid_numbers, corpus.popularity(), temperature)
+        return sequential_assistant(found, ranker.table.sid_numbers, corpus.popularity())
     if isinstance(found, LanguageRanker) and np.array_equal(found.table.sid_numbers, ranker.table.sid_numbers):
-        return checkpoint_assistant(found, Path(path).name, temperature)
+        return checkpoint_assistant(found, Path(path).name)
     raise ArtefactError(
         f"assistant {path}: its candidates (SIDs, or titles) differ from those of the checkpoint. Give one with the "
         "same SIDs, or the folder `model` of minionerec train-sequential."

@@ -105,7 +105,6 @@ def new_bundle(
     vectors: str = "tfidf",
     vector_width: int = 128,
     session_context: bool = False,
-    transitions: bool = True,
     reach: int = 10,
     experts: bool = False,
     recency: float = 0.0,
@@ -122,8 +121,7 @@ def new_bundle(
         vectors: Where item vectors come from (`sid_text`); none if empty.
         vector_width: Width of vectors of TF-IDF or of interactions.
         session_context: Whether the model is conditioned on the session context.
-        transitions: Whether SIDs are scored by how often they followed those of the history.
-        reach: Items back that transitions are counted.
+        reach: Items back that transitions are counted, by which SIDs are scored; 0: none.
         experts: Whether the model has experts, which are available up to `SIDS_AT_ONCE` SIDs.
         recency: How fast the weight of a training target falls with its age.
         max_prompt_length: Most tokens of a prompt.
@@ -135,7 +133,7 @@ def new_bundle(
     add_code_tokens(tokenizer, table)
     add_session_tokens(tokenizer, wording.session_context)
     text = sid_text(corpus, table, vectors, vector_width) if vectors else None
-    counts = window_transitions(windows, table.n_unique, reach, DECAY, REVERSE) if transitions else None
+    counts = window_transitions(windows, table.n_unique, reach, DECAY, REVERSE) if reach else None
     pooled = None
     if experts and table.n_unique <= SIDS_AT_ONCE:
         pooled = count_experts(windows, table.n_unique, recency, sid_neighbours(corpus, table, vectors, text))

@@ -14,7 +14,6 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_model, save_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from transformers.trainer_callback import TrainerState
 from trl import GRPOConfig
 
 from minionerec.core.errors import ArtefactError
@@ -38,11 +37,9 @@ from minionerec.training.grpo.loss import (
 from minionerec.training.grpo.rollouts import RollOut, Row
 from minionerec.training.grpo.trl_adapter import StepTrainer, share_of_groups
 from minionerec.training.rewards import (
-    Rollouts,
     WeightedRewards,
     group_advantages,
     has_signal,
-    sibling_advantages,
 )
 from minionerec.training.sampling import EpochSampler
 from minionerec.training.trainer import RankingEvaluation, ValidationSet
@@ -62,7 +59,6 @@ class Objective:
     Attributes:
         rewards: Rewards with weights.
         loss: "grpo", "bnpo", "dapo" or "gspo", see `policy_loss`.
-        sibling_alpha: Share of the group's advantage, the rest is that among siblings.
         keep_zero_variance: Whether groups without advantage are computed.
         terms: Terms of the loss with weights: policy (`policy_loss`), likelihood (`Scores.targets`).
         scaled: Whether advantages are divided by their group's standard deviation.
@@ -70,23 +66,17 @@ class Objective:
 
     rewards: WeightedRewards
     loss: str = "grpo"
-    sibling_alpha: float = 1.0
     keep_zero_variance: bool = False
     terms: Mapping[str, float] = field(default_factory=lambda: {"policy": 1.0})
     scaled: bool = True
 
-    def advantages(self, rewards: np.ndarray, rollouts: Rollouts) -> np.ndarray:
+    def advantages(self, rewards: np.ndarray) -> np.ndarray:
         """Advantages of the completions, 0 in groups whose rewards are all equal: float32 (P, G).
 
         Args:
             rewards: float32 (P, G), the rewards' weighted sum.
-            rollouts: The completions.
         """
         found = group_advantages(rewards, self.scaled)
-        if self.sibling_alpha < 1:
-            codes = [[[code for code in sid if code >= 0] for sid in group] for group in rollouts.codes.tolist()]
-            siblings = sibling_advantages(codes, np.nan_to_num(rewards)).astype(np.float32)
-            found = self.sibling_alpha * found + (1 - self.sibling_alpha) * siblings
         return np.where(has_signal(rewards)[:, None], found, np.float32(0))
 
 
@@ -103,7 +93,6 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         sid_tokens: Token ids of each SID number.
         validation: Prompts ranked at each validation; none if None.
         teacher: Queried in each step, for the term likelihood; none if None.
-        max_hr_drop: How far HR at the set's last cutoff may fall below that of the first validation; ends the run.
         callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `sample_steps` if None.
     """
@@ -123,39 +112,15 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         sid_tokens: Sequence[list[int]],
         validation: ValidationSet | None = None,
         teacher: TeacherQuery | None = None,
-        max_hr_drop: float = 1.0,
         callbacks: Sequence[TrainerCallback] = (),
         order: EpochSampler | None = None,
     ):
         super().__init__(model, args, rows, tokenizer, callbacks, order)
         self.roll_out, self.objective, self.sid_tokens = roll_out, objective, sid_tokens
-        self.validation, self.teacher, self.max_hr_drop = validation, teacher, max_hr_drop
+        self.validation, self.teacher = validation, teacher
         self.by_process = order is not None or objective.loss == "bnpo"  # a mean over the tokens of a device
         self.figures = Figures(self.accelerator)
         self.ends = {tokenizer.pad_token_id, *self.eos_token_ids}
-
-    def stops_at(self, state: TrainerState) -> bool:
-        """Whether HR has fallen too far between the first validation of a run and the newest."""
-        if self.validation is None or not self.validation.cutoffs:
-            return False
-        name = f"eval_hr@{self.validation.cutoffs[-1]}"
-        found = [row[name] for row in state.log_history if name in row]
-        return len(found) > 1 and found[-1] < found[0] - self.max_hr_drop
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Measure, and end the run where HR has fallen too far; weights of that state are not the best ones."""
-        found: dict[str, float] = super().evaluate(*args, **kwargs)
-        if self.stops_at(self.state):
-            logger.info(
-                "Validation HR@%d fell by more than max_hr_drop, %g; training ends.",
-                self.validation.cutoffs[-1] if self.validation else 0,
-                self.max_hr_drop,
-            )
-            name = str(self.args.metric_for_best_model)
-            known = [row[name] for row in self.state.log_history if name in row]
-            found[name] = min(0.0, *known) - 1.0  # by which the best weights are chosen
-            self.control.should_training_stop = True
-        return found
 
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
         """Roll out the rows of a step, reward and compare them, and query the reference for groups that are scored."""
@@ -172,7 +137,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         groups = make_groups(
             every,
             completions,
-            advantages=self.objective.advantages(rewards, rollouts),
+            advantages=self.objective.advantages(rewards),
             scored=(signal | self.objective.keep_zero_variance) & ("policy" in terms),
             tokens=int(self._sum(sum(len(ids) for group in completions for ids in group))),
             device=self.accelerator.device,
@@ -268,7 +233,8 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         path = Path(checkpoint) / REFERENCE_FILE
         if not path.is_file():
             raise ArtefactError(
-                f"{path}: the reference of the unfinished run is missing. Give --restart true to begin again."
+                f"{path}: the reference of the unfinished run is missing. Delete the folder of the unfinished run "
+                "to begin again."
             )
         reference = self.accelerator.unwrap_model(self.ref_model)
         load_model(reference, path, device=str(reference.device))

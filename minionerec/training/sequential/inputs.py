@@ -87,7 +87,6 @@ def make_inputs(
     text: torch.Tensor | None = None,
     digits: torch.Tensor | None = None,
     table: SidTable | None = None,
-    eval_examples: int = -1,
     session_context: bool = False,
 ) -> ModelInputs:
     """Put together the inputs of a model and its training.
@@ -100,7 +99,6 @@ def make_inputs(
         text: Text vectors of the items, float32 (N, T), row i of item i + 1; only for models that read them.
         digits: Digits of the items, int32 (N, M), row i of item i + 1; for models that read them.
         table: SIDs of the items, to measure at their level too.
-        eval_examples: Examples of valid and of test that are measured, a random sample; -1: all.
         session_context: Whether the model is conditioned on the session context of the next item.
 
     Raises:
@@ -113,7 +111,7 @@ def make_inputs(
             f"model {model} has a vector for each user, which a corpus that is too large for memory does not "
             "allow; give it personal=false."
         )
-    held_out = {split: corpus.sample(split, eval_examples, protocol.seed) for split in MEASURED}
+    held_out = {split: corpus.sample(split, -1, protocol.seed) for split in MEASURED}
     users = _number_users(list(held_out.values()) if corpus.in_files else [corpus.train])
     data = ModelData(
         padding=protocol.padding,

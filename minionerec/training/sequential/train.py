@@ -28,6 +28,8 @@ from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import check_items
 
 logger = get_logger(__name__)
+MONITOR = "NDCG@10"
+"""Metric of the validation examples that decides on stopping and on the best epoch."""
 _ADAM_STATE = ("exp_avg", "exp_avg_sq", "step")
 
 
@@ -180,16 +182,10 @@ class TrainingExamples:
         return on_device(histories), target_items, users, context
 
 
-def make_optimizer(
-    model: SequentialModel, learning_rate: float = 1e-3, beta2: float = 0.999, weight_decay: float = 0.0
-) -> torch.optim.AdamW:
-    """AdamW in its fused form; tensors with one axis have no weight decay. With none at all it is Adam."""
+def make_optimizer(model: SequentialModel, learning_rate: float = 1e-3) -> torch.optim.Adam:
+    """Adam in its fused form."""
     tensors = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in tensors if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in tensors if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, beta2), eps=1e-8, fused=True)
+    return torch.optim.Adam(tensors, lr=learning_rate, betas=(0.9, 0.999), eps=1e-8, fused=True)
 
 
 def train_epoch(
@@ -240,8 +236,6 @@ def fit(
     *,
     epochs: int = 200,
     learning_rate: float = 1e-3,
-    beta2: float = 0.999,
-    weight_decay: float = 0.0,
     clock: Clock = NO_CLOCK,
 ) -> Progress:
     """Train until the protocol's early stopping; the model ends with the weights of its best epoch.
@@ -258,8 +252,6 @@ def fit(
         device: Where to compute.
         epochs: Most epochs.
         learning_rate: Learning rate of Adam.
-        beta2: Second beta of Adam.
-        weight_decay: Decoupled weight decay of matrices and tables.
         clock: Who counts the seconds of training and validation, and hears of finished epochs.
 
     Returns:
@@ -278,7 +270,7 @@ def fit(
     if rows is not None and max(rows.items.max(initial=0), rows.targets.max(initial=0)) >= model.num_items:
         check_items(model, rows, rows.padded(model.max_len, model.padding))
     model.to(device)
-    optimizer = make_optimizer(model, learning_rate, beta2, weight_decay)
+    optimizer = make_optimizer(model, learning_rate)
     best_weights = {name: value.clone() for name, value in model.state_dict().items()}
     done = Progress(0, -1, -math.inf, 0, [])
     if state_file.is_file():
@@ -291,10 +283,10 @@ def fit(
         with clock.phase("validate"):
             ranked = ranking_metrics(valid(model), protocol.ks, every_mrr=protocol.mrr)
         figures = {name: float(values.mean()) for name, values in ranked.items()}
-        if done.improves(figures[protocol.monitor], protocol):
+        if done.improves(figures[MONITOR], protocol):
             done.best_epoch = done.epoch
             best_weights = {name: value.clone() for name, value in model.state_dict().items()}
-        logger.info("epoch %d  loss %.4f  valid %s %.4f", done.epoch, loss, protocol.monitor, figures[protocol.monitor])
+        logger.info("epoch %d  loss %.4f  valid %s %.4f", done.epoch, loss, MONITOR, figures[MONITOR])
         done.history.append({"epoch": done.epoch, "loss": loss, **figures})
         done.epoch += 1
         _write_state(state_file, model, optimizer, done, best_weights)

@@ -226,10 +226,7 @@ def test_validation_rows_may_be_drawn_and_an_exponent_given(made, tmp_path, writ
         pd.read_parquet(folder / "texts.parquet").query("split == 'valid'")["row"].tolist() for folder in (one, two)
     ]
     assert [len(rows) for rows in rows_of] == [5, 5] and rows_of[0] != rows_of[1]
-    sliced = run_grounding(config(made, tmp_path / "given", weights="popularity", gammas=[3], slices=True))
-    given = sliced.output
-    slices = sliced.metrics["recommenders"]["grounded titles"]["slices"]
-    assert {part["group"] for part in slices} >= {"pair", "history"}
+    given = run_grounding(config(made, tmp_path / "given", weights="popularity", gammas=[3])).output
     assert read_manifest(given)["counts"]["gamma"] == 3 and texts_of(given, "valid") == []
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
     assert Predictions.load(given).items != plain.items

@@ -48,7 +48,6 @@ def test_spark_makes_what_duckdb_makes(tmp_path, tables, form):
         "repeats": "drop",
         "ties": "shuffle",
         "max_eval_examples": 300,
-        "seed": 9,
     }
     if form == "parquet":
         table = pd.read_csv(tables["interactions"], keep_default_na=False)

@@ -88,7 +88,7 @@ def test_events_of_recbole(tmp_path):
     file = tmp_path / "shop.inter"
     table = log().rename(columns={"timestamp": "timestamp:float", "event": "kind:token", "user_id": "user_id:token"})
     table.rename(columns={"item_id": "item_id:token"}).to_csv(file, sep="\t", index=False)
-    built = build(read_recbole(file, events=True, event_column="kind", where="rating >= 2"), targets=["purchase"])
+    built = build(read_recbole(file, events=True, columns={"event": "kind"}, where="rating >= 2"), targets=["purchase"])
     assert built.counts["events"] == {"view": 72, "purchase": 36}
     assert built.counts["interactions_left_out_by_where"] == 36
 
@@ -144,7 +144,7 @@ def test_conditions_that_cannot_be_read(tmp_path, where, words):
 def test_columns_and_events_that_are_not_there_are_named(tmp_path, suffix):
     with pytest.raises(DataError, match="column 'price' is missing; it has user_id, item_id, timestamp, event, rating"):
         read(tmp_path, bought=log(), suffix=suffix, where="price > 1")
-    with pytest.raises(DataError, match=r"column 'event' is missing.* Name the right one with --event_column"):
+    with pytest.raises(DataError, match=r"column 'event' is missing.* Name the right one with --columns event=NAME"):
         source_of(tmp_path, log().drop(columns="event"), suffix, events=True)
     with pytest.raises(ConfigError, match=r"targets names 'buy', which .* does not hold; its events: view, purchase"):
         build(source_of(tmp_path, log(), suffix, events=True), targets=["buy"])
@@ -181,7 +181,7 @@ def test_what_is_not_read_is_named(tmp_path, caplog):
     ("settings", "words"),
     [
         ({"targets": ["purchase"], "ties": "shuffle"}, "ties is 'shuffle', but targets are given"),
-        ({"event_column": "kind"}, "event_column is 'kind', but events are read for targets alone"),
+        ({"columns": {"event": "kind"}}, "columns names event=kind, but events are read for targets alone"),
         ({"source": "movielens", "targets": ["purchase"]}, "targets is .*, but source is 'movielens'"),
     ],
 )

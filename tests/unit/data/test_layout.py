@@ -24,16 +24,16 @@ def test_any_corpus_can_be_written_and_read_again(tmp_path, settings):
     run_prepare(PrepareConfig(**settings, quirks=["published_order"]))
     corpus = Corpus.load(tmp_path / "c")
     names = sorted(path.name for path in (tmp_path / "l").rglob("*") if path.is_file())
-    assert names == ["corpus.item.json", "corpus.test.inter", "corpus.train.inter", "corpus.valid.inter"]
+    assert names == ["l.item.json", "l.test.inter", "l.train.inter", "l.valid.inter"]
     assert run_prepare(PrepareConfig(**settings, quirks=["published_order"])).up_to_date
-    (tmp_path / "l/corpus.test.inter").unlink()
+    (tmp_path / "l/l.test.inter").unlink()
     assert not run_prepare(PrepareConfig(**settings, quirks=["published_order"])).up_to_date
-    assert (tmp_path / "l/corpus.test.inter").is_file()
+    assert (tmp_path / "l/l.test.inter").is_file()
     tokens = {str(item): [f"<a_{item}>", "<b_0>"] for item in range(8)}
     index = tmp_path / "corpus.index.json"
     index.write_text(json.dumps(tokens))
     run_prepare(PrepareConfig(**settings, quirks=["published_order"], layout_index=str(index)))
-    again = read_published(tmp_path / "l", "corpus")
+    again = read_published(tmp_path / "l", "l")
     assert again.items["title"].tolist() == corpus.items["title"].tolist()
     assert again.items["description"].tolist() == corpus.items["description"].tolist()
     numbers = {
@@ -45,7 +45,7 @@ def test_any_corpus_can_be_written_and_read_again(tmp_path, settings):
         (numbers[user], [item_number[item] for item in history], item_number[target])
         for user, history, target in corpus_rows(corpus)
     ]
-    record = json.loads((tmp_path / "l/index/corpus.item.json").read_text())["0"]
+    record = json.loads((tmp_path / "l/index/l.item.json").read_text())["0"]
     assert record["brand"] == "Acme" and record["categories"] == "Shop, Things"
     index.write_text(json.dumps({**tokens, "3": ["<a_9>"]}))
     assert not run_prepare(PrepareConfig(**settings, quirks=["published_order"], layout_index=str(index))).up_to_date

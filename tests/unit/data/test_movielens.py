@@ -132,7 +132,7 @@ def test_recbole_without_items_and_with_histories(tmp_path):
     with pytest.raises(DataError, match=r"s\.inter: column 'item_id_list' means that its rows are histories"):
         read_recbole(tmp_path / "s.inter")
     with pytest.raises(DataError, match="column 'when' is missing; it has user_id, item_id, rating, timestamp"):
-        read_recbole(interactions, time_column="when")
+        read_recbole(interactions, columns={"time": "when"})
 
 
 def test_files_of_other_kinds(tmp_path):

@@ -72,7 +72,7 @@ def read(path, items, allowed=0, size=1 << 20, **columns):
     """What can be told of a table: interactions, their kind, counts of it and of bad rows; or what is wrong with it."""
     bad = BadRows(allowed)
     try:
-        source = read_tables(path, items, bad, size=size, **columns)
+        source = read_tables(path, items, bad, size=size, columns=columns)
     except MinioneRecError as error:
         return str(error)
     users = source.user_ids.take(pa.array(source.users)).to_pylist()
@@ -241,7 +241,7 @@ def test_a_gap_in_one_file_is_one_in_all(check):
 
 
 def test_columns_may_have_any_name_and_come_in_another_order_and_form(check, folder):
-    names = {"user_column": "u\"`s'er", "item_column": "PLACE", "time_column": "stamp"}
+    names = {"user": "u\"`s'er", "item": "PLACE", "time": "stamp"}
     table = bought().set_axis(names.values(), axis=1).assign(place=1, USER="x", item="y", Stamp_=2)
     items = written(
         folder / "goods.parquet", pd.read_parquet(folder / "items.parquet").rename(columns={"item_id": "PLACE"})

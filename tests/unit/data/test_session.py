@@ -69,8 +69,9 @@ CUTS = {"train": slice(0, 14), "valid": slice(14, 16), "test": slice(16, None)}
 
 
 @pytest.fixture
-def layout(tmp_path):
+def layout(tmp_path, monkeypatch):
     """A small published layout, whose splits part visits, and what each row asks for."""
+    monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path))
     histories: dict[str, list[int]] = {}
     rows, wanted = [], []
     newest = None
@@ -98,9 +99,7 @@ def layout(tmp_path):
 
 
 def prepared(folder: Path, output: str, **changes):
-    return PrepareConfig(
-        source="published", category="Pots", root=str(folder / "Amazon"), output=str(folder / output), **changes
-    )
+    return PrepareConfig(source="published", category="Pots", output=str(folder / output), **changes)
 
 
 def same_times(one, other):

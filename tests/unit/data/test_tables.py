@@ -103,11 +103,7 @@ def test_columns_of_other_names(tmp_path):
     source = read_tables(
         write(interactions().rename(columns=names), tmp_path / "b.csv"),
         write(ITEMS.assign(blurb="Nice").rename(columns=names), tmp_path / "i.csv"),
-        item_column="sku",
-        title_column="name",
-        description_column="blurb",
-        user_column="who",
-        time_column="when",
+        columns={"item": "sku", "title": "name", "description": "blurb", "user": "who", "time": "when"},
     )
     corpus = build(source).corpus()
     assert plain(corpus) == plain(read(tmp_path))
@@ -157,11 +153,11 @@ def test_missing_texts_are_counted(tmp_path):
     [
         (
             lambda b: b.drop(columns="timestamp"),
-            r"column 'timestamp' is missing; it has user_id, item_id\. .*--time_column",
+            r"column 'timestamp' is missing; it has user_id, item_id\. .*--columns time=NAME",
         ),
         (
             lambda b: b.rename(columns={"item_id": "sku"}),
-            r"column 'item_id' is missing; .* with --item_column, which holds for items and interactions\.",
+            r"column 'item_id' is missing; .* with --columns item=NAME, which holds for items and interactions\.",
         ),
         (
             lambda b: b.assign(item_id=["p9", *b["item_id"][1:]]),
@@ -206,13 +202,13 @@ def test_lines_are_counted_as_an_editor_does(tmp_path):
 
 def test_bad_item_tables(tmp_path):
     message = (
-        r"column 'title' is missing; it has item_id, price\. .*--title_column; if the items have no titles, add an "
-        r"empty column 'title': init then chooses vectors of interactions \(encoder: interactions\)\."
+        r"column 'title' is missing; it has item_id, price\. .*--columns title=NAME; if the items have no titles, add "
+        r"an empty column 'title': init then chooses vectors of interactions \(encoder: interactions\)\."
     )
     with pytest.raises(DataError, match=message):
         read(tmp_path, ITEMS.drop(columns="title"))
-    with pytest.raises(DataError, match=r"column 'blurb' is missing.*--description_column"):
-        read(tmp_path, description_column="blurb")
+    with pytest.raises(DataError, match=r"column 'blurb' is missing.*--columns description=NAME"):
+        read(tmp_path, columns={"description": "blurb"})
     with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
         read_tables(tmp_path / "bought.csv", tmp_path / "nothing.csv")
     (tmp_path / "items.xlsx").write_text("")
@@ -298,7 +294,11 @@ def test_further_columns_of_the_items_are_kept_as_texts(tmp_path, suffix):
 def test_a_further_column_that_cannot_be_kept_is_left_out_with_a_warning(tmp_path, caplog):
     items = ITEMS.assign(parts=[{"a": 1}] * 6, item_id=[f"x{i}" for i in range(6)], code=ITEMS["item_id"])
     kept = read(
-        tmp_path, items, suffix=".jsonl", item_column="code", bought=interactions().rename(columns={"item_id": "code"})
+        tmp_path,
+        items,
+        suffix=".jsonl",
+        columns={"item": "code"},
+        bought=interactions().rename(columns={"item_id": "code"}),
     ).items
     assert list(kept.columns) == ["item_id", "title", "description", "price"]
     assert "column 'parts' is left out of the corpus: {'a': 1}" in caplog.text

@@ -7,20 +7,17 @@ from support.runs import lists_of, results_of, write_run
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.metrics.levels import level_analysis, levels_by_slice
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked, splits_of, write_ranks
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.results import (
     FEWEST,
     RecommenderResults,
-    Slice,
     alike,
     list_slices,
     metrics_at,
 )
 from minionerec.metrics.statistics import bootstrap_interval
-from minionerec.metrics.tables import format_level_slices, format_slices
 
 ROWS = 100
 TARGETS = np.arange(ROWS, dtype=np.int32)
@@ -145,10 +142,6 @@ def test_of_few_examples_or_users_nothing_is_measured():
     assert results.slices_json("one")[0] == {
         "group": "g", "kind": "few", "rows": FEWEST - 1, "share": 0.29, "metrics": {}, "against": {},
     }  # fmt: skip
-    text = format_slices(results, "HR@10")
-    assert text.splitlines()[2].split() == ["g", "few", "29", "29.0", "%", "-", "-"]
-    assert text.endswith(f"-: fewer than {FEWEST} examples or users")
-    assert f"{values('two', 'HR@10')[:, ~few].mean():.4f} [" in text.splitlines()[3]
     many = np.arange(ROWS) < 70
     of_one_user = results_of(RANKS, METRICS, {"g": {"a": many, "b": ~many}}, users=np.where(many, 0, TARGETS))
     assert of_one_user.by_slice[0][1] is None
@@ -159,26 +152,3 @@ def test_groups_that_tell_nothing_apart_are_reported_in_words():
     kinds = {"user": {"in training": everyone, "new": ~everyone}, "g": {"a": half, "b": ~half}}
     assert [each.group for each in list_slices(kinds)] == ["g", "g"]
     assert alike(kinds) == {"user": "in training"}
-
-
-def test_levels_by_slice_are_the_levels_of_those_examples():
-    rng = np.random.default_rng(0)
-
-    def sid():
-        return "".join(f"<{level}_{rng.integers(3)}>" for level in "abc")
-
-    targets = [sid() for _ in range(ROWS - 1)] + ["junk"]
-    lists = [[sid() for _ in range(12)] for _ in range(ROWS)]
-    items, scores = [[0] * 12 for _ in lists], [[-float(position) for position in range(12)] for _ in lists]
-    predictions = Predictions(
-        [str(row) for row in range(ROWS)], np.zeros(ROWS, np.int32), targets, items, lists, scores
-    )
-    whole = level_analysis(predictions, [1, 10], levels=3, keep_duplicates=True)
-    slices = [Slice("g", name, where) for name, where in (("a", TARGETS >= 60), ("b", TARGETS < 5))]
-    (each, found), few = levels_by_slice(predictions, slices, whole, 12, True)
-    plain = level_analysis(predictions.on(each.where), [1, 10], levels=3, keep_duplicates=True)
-    assert found.to_json() == plain.to_json() and plain.rows == 39  # its target that is no SID does not count
-    assert few[1] is None
-    text = format_level_slices([(each, found), few], [1, 10], 3)
-    assert f"{plain.cumulative[1, 2]:.4f}" == text.splitlines()[2].split()[-1]
-    assert text.splitlines()[3].split()[-6:] == ["-"] * 6

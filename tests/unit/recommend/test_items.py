@@ -22,7 +22,7 @@ d,Pen,Tea,12,TRUE,
 def of_frame(frame, folder):
     """The items of a corpus that is prepared from a data frame."""
     interactions = pd.DataFrame({"user_id": ["u"] * 4, "item_id": frame["item_id"]})
-    split = {"split": "leave_last_out", "time_column": ""}
+    split = {"split": "leave_last_out", "columns": {"time": None}}
     prepared = minionerec.prepare_data(frame, interactions, output=folder / "corpus", **split)
     return CatalogueItems.of(Corpus.load(prepared.output))
 

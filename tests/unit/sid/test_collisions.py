@@ -101,19 +101,6 @@ def test_relocate_goes_higher_only_where_a_prefix_is_full():
     assert moved.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 0]]
 
 
-def test_relocate_fills_sids_up_to_their_capacity():
-    vectors = np.array([[0.9], [1.0], [1.1], [1.6]], np.float32)
-    moved_codes, moved = resolve_collisions(
-        np.tile([0, 1], (4, 1)), "relocate", vectors=vectors, codebooks=LINE, capacity=2
-    )
-    assert moved_codes.tolist() == [[0, 1], [0, 1], [0, 2], [0, 2]]
-    assert (moved.after.largest_bucket, moved.after.unique, moved.moved) == (2, 2, 2)
-    with pytest.raises(DataError, match=r"17 items have no room at 2 items an SID in codebooks of 2/4 codes"):
-        resolve_collisions(
-            np.zeros((17, 2), int), "relocate", vectors=np.zeros((17, 1), np.float32), codebooks=LINE, capacity=2
-        )
-
-
 def test_taken_sids_stay_taken():
     vectors = np.array([[1.1], [1.4]], np.float32)
     codes, taken = np.array([[0, 1], [0, 1]]), np.array([[0, 1, -1], [0, 2, 0], [0, 2, 1]])
@@ -135,20 +122,18 @@ def test_relocate_without_room():
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 10**6), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.floats(0, 1), st.integers(1, 3))
-def test_relocate_beside_taken_sids_respects_them_and_the_capacity(seed, sizes, filled, capacity):
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.floats(0, 1))
+def test_relocate_beside_taken_sids_respects_them(seed, sizes, filled):
     rng = np.random.default_rng(seed)
     codebooks = [rng.normal(size=(size, 2)).astype(np.float32) for size in sizes]
     taken = np.stack([rng.integers(0, size, 4) for size in sizes], axis=1)
-    room = capacity * int(np.prod(sizes)) - sum(min(n, capacity) for n in Counter(map(tuple, taken.tolist())).values())
+    room = int(np.prod(sizes)) - len(set(map(tuple, taken.tolist())))
     n = int(room * filled)
     vectors = rng.normal(size=(n, 2)).astype(np.float32)
     codes = np.stack([rng.integers(0, max(1, size // 2), n) for size in sizes], axis=1)
-    resolved, _ = resolve_collisions(
-        codes, "relocate", vectors=vectors, codebooks=codebooks, taken=taken, capacity=capacity
-    )
+    resolved, _ = resolve_collisions(codes, "relocate", vectors=vectors, codebooks=codebooks, taken=taken)
     before, all_sids = (Counter(map(tuple, rows)) for rows in (taken.tolist(), taken.tolist() + resolved.tolist()))
-    assert all(count <= max(capacity, before[sid]) for sid, count in all_sids.items())
+    assert all(count <= max(1, before[sid]) for sid, count in all_sids.items())
 
 
 @settings(max_examples=60)

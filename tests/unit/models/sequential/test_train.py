@@ -38,7 +38,7 @@ def cycles(n_items=12, n_users=40, seed=0):
     return source_of(*items, n_items=n_items)
 
 
-OPTIMISER = {"learning_rate": 3e-3, "weight_decay": 0.01}
+OPTIMISER = {"learning_rate": 3e-3}
 
 
 class Table(SequentialModel):
@@ -191,7 +191,7 @@ def test_each_epoch_has_every_row_once_in_a_new_order():
     assert len({epoch_seed(seed, epoch) for seed in range(20) for epoch in range(20)}) == 400
 
 
-def test_adam_without_decay_is_adam_and_decay_spares_single_axes():
+def test_adam_is_adam():
     split = PROTOCOLS["a"].split(cycles())
     torch.manual_seed(0)
     model = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
@@ -203,8 +203,6 @@ def test_adam_without_decay_is_adam_and_decay_spares_single_axes():
     train_epoch(model, examples, make_optimizer(model, 3e-3), protocol, 0)
     train_epoch(other, examples, torch.optim.Adam(other.parameters(), lr=3e-3), protocol, 0)
     assert torch.allclose(weights_of(model), weights_of(other), rtol=1e-9, atol=1e-9)
-    decayed = {id(p) for p in make_optimizer(model, **OPTIMISER).param_groups[0]["params"]}
-    assert decayed == {id(p) for p in model.parameters() if p.ndim > 1}
 
 
 @pytest.mark.parametrize(

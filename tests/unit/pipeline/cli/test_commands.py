@@ -142,7 +142,7 @@ def test_without_config_the_demo_is_taken_and_what_it_reads_is_made(stage, monke
     [
         ("sft", ["--config", "demo#sft"]),
         ("sft", ["--config=demo#sft"]),
-        ("calc-level", ["--path", "lists.json"]),
+        ("calc-level", ["--predictions", "lists.json"]),
         ("calc-level", ["--predictions=runs/mine"]),
     ],
 )

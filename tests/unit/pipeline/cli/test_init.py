@@ -172,11 +172,13 @@ def test_a_trial_measures_both_trainings_and_leaves_nothing(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["small", "demo", "steam", "games"])
 def test_every_setting_fits_its_stage(shape, tmp_path):
-    config = PrepareConfig(source="tables", items="items.csv", interactions="a: b.csv", user_column="who", output="x")
+    config = PrepareConfig(
+        source="tables", items="items.csv", interactions="a: b.csv", columns={"user": "who"}, output="x"
+    )
     file = tmp_path / "mine.yaml"
     file.write_text(recipe_text(config, shape, "mine", 40))
     jobs = {key.step: job.settings for key, job in plan_of(file).items()}
-    assert jobs["corpus"].interactions == "a: b.csv" and jobs["corpus"].user_column == "who"
+    assert jobs["corpus"].interactions == "a: b.csv" and jobs["corpus"].columns == {"user": "who"}
     assert jobs["catalogue"].hidden_size == values_of(shape)["catalogue"]["hidden_size"]
     assert jobs["catalogue"].patience and isinstance(jobs["catalogue"], CatalogueTrainConfig)
     assert jobs["eval_catalogue"].ks[-1] <= jobs["eval_catalogue"].beams
@@ -279,7 +281,9 @@ def test_items_without_any_text_get_vectors_of_interactions(tmp_path, monkeypatc
 
 def test_the_server_gets_no_table_whose_ids_it_cannot_find(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = PrepareConfig(source="tables", items="items.csv", interactions="x.csv", item_column="sku", output="x")
+    config = PrepareConfig(
+        source="tables", items="items.csv", interactions="x.csv", columns={"item": "sku"}, output="x"
+    )
     (tmp_path / "mine.yaml").write_text(recipe_text(config, SMALL, "mine", 40))
     recipe = read_recipe("mine")
     assert serving(recipe, plan_of("mine")) == ["Serve it: minionerec serve --checkpoint runs/mine/catalogue"]
@@ -380,7 +384,7 @@ def test_braces_that_a_recipe_would_fill_are_refused_before_anything_is_read(col
     wrong = "{2024}"
     if column:
         tables(tmp_path)
-        words, wrong = ["items.csv", "interactions.csv", "mine", "--user_column", "{runs}"], "{runs}"
+        words, wrong = ["items.csv", "interactions.csv", "mine", "--columns", "user={runs}"], "{runs}"
     with pytest.raises(ConfigError, match=rf"but a recipe reads \{wrong} as a placeholder\. Rename it without braces"):
         init(monkeypatch, *words)
     assert not (tmp_path / "mine.yaml").exists()
@@ -413,10 +417,10 @@ def test_a_file_that_appears_meanwhile_is_left_alone(tmp_path, monkeypatch):
 def test_a_missing_column_names_the_flag(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tables(tmp_path, columns=("who", "item_id", "timestamp"))
-    with pytest.raises(DataError, match=r"column 'user_id' is missing.*--user_column"):
+    with pytest.raises(DataError, match=r"column 'user_id' is missing.*--columns user=NAME"):
         init(monkeypatch, "items.csv", "interactions.csv", "mine")
-    init(monkeypatch, "items.csv", "interactions.csv", "mine", "--user_column", "who")
-    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["steps"]["corpus"]["user_column"] == "who"
+    init(monkeypatch, "items.csv", "interactions.csv", "mine", "--columns", "user=who")
+    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["steps"]["corpus"]["columns"] == {"user": "who"}
 
 
 def test_too_few_items(tmp_path, monkeypatch):

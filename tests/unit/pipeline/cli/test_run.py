@@ -119,7 +119,7 @@ def test_of_several_steps_those_go_on_that_do_not_need_what_failed(jobs, tmp_pat
     steps = {
         "broken": {"stage": "build-sids", "corpus": "nowhere", "output": "there"},
         "never": {"stage": "calc-level", "predictions": "{broken}"},
-        "good": {"stage": "calc-level", "path": "lists.json", "ks": [1]},
+        "good": {"stage": "calc-level", "predictions": "lists.json", "ks": [1]},
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"jobs": jobs, "steps": steps}, sort_keys=False))
     words = [python(), "-m", "minionerec", "run", "mine.yaml"]

@@ -1,4 +1,4 @@
-"""Advantages in a group and among siblings, against hand-worked tables and TRL's formula."""
+"""Advantages in a group, against hand-worked tables and TRL's formula."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,6 @@ from minionerec.training.rewards import (
     group_advantages,
     has_signal,
     ndcg_penalties,
-    sibling_advantages,
 )
 
 NAN = float("nan")
@@ -56,38 +55,6 @@ def test_advantages_are_those_of_trl_and_have_the_same_bits_however_the_array_li
     assert group_advantages(rewards) == pytest.approx((centred / (deviation + 1e-4)).numpy(), abs=1e-6)
     assert np.array_equal(group_advantages(rewards), group_advantages(np.asfortranarray(rewards)))
     assert np.array_equal(group_advantages(rewards)[3:4], group_advantages(rewards[3:4]))
-
-
-def test_sibling_advantages_by_hand():
-    """Three depths, worked out on paper.
-
-    Depth 0: branches 1 (mean of 1, 0, 0.5 = 0.5) and 2 (0): mean 0.25, deviation 0.353553, scores +-0.706907.
-    Depth 1 below 1: branches 5 (mean of 1, 0 = 0.5) and 6 (0.5): no deviation, 0. Below 2: one branch, 0.
-    Depth 2 below 1 5: branches 7 (1) and 8 (0): mean 0.5, deviation 0.707107, scores +-0.707007. Others: one branch.
-    """
-    group = [[1, 5, 7], [1, 5, 8], [1, 6, 7], [2, 5, 7]]
-    found = sibling_advantages([group], np.array([[1.0, 0.0, 0.5, 0.0]]))
-    assert found == pytest.approx(np.array([[0.471305, -0.000033, 0.235636, -0.235636]]), abs=1e-6)
-
-
-def test_siblings_at_the_depths_that_all_have():
-    short = sibling_advantages([[[1], [2]]], np.array([[1.0, 0.0]]))
-    assert np.array_equal(sibling_advantages([[[1, 5], [2]]], np.array([[1.0, 0.0]])), short)
-
-
-@given(
-    st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=2, max_size=8, unique=True),
-    st.randoms(use_true_random=False),
-)
-def test_sibling_advantages_are_fair(group, random):
-    rewards = np.array([[random.random() for _ in group]])
-    found = sibling_advantages([group], rewards)
-    assert np.abs(found).max() < len(group)
-    assert sibling_advantages([group], np.full_like(rewards, 0.3)) == pytest.approx(0, abs=1e-9)
-    assert sibling_advantages([group], -rewards) == pytest.approx(-found)
-    # With one code they are the ordinary advantages of a group.
-    flat = sibling_advantages([[[position] for position in range(len(group))]], rewards)
-    assert flat == pytest.approx((rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4))
 
 
 def test_advantages_that_are_not_scaled_keep_what_a_hit_is_worth():
