@@ -16,7 +16,7 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
-from minionerec.data.order import SHUFFLED
+from minionerec.data.order import default_buffer
 from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle, load_language_model
@@ -133,8 +133,7 @@ logger = get_logger(__name__)
 def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     """Train a checkpoint by GRPO."""
     bundle = load_policy(config.checkpoint, config.dtype, config.generations)
-    whole = Corpus.load(config.corpus)
-    corpus = run.sample_corpus(whole, config.eval_examples) if whole.in_files else whole
+    corpus = Corpus.load(config.corpus)
     reference = load_reference(config.reference, bundle, config.checkpoint) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     with run.work.phase("load"):
@@ -146,13 +145,12 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
             config.seed,
             bundle.max_prompt_length,
             run.rows,
-            whole if whole.in_files else None,
         )
     rewards = load_rewards(
         config.rewards,
         bundle.table,
         list(prompts.counts),
-        whole,
+        corpus,
         vectors=config.reward_vectors,
         scorer=sequential_scorer(config.reward_model, config.corpus) if config.reward_model else None,
         columns=config.reward_columns,
@@ -184,7 +182,7 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     )
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     order = None
-    if shuffled := config.shuffle_examples or (SHUFFLED if whole.in_files else 0):
+    if shuffled := config.shuffle_examples or default_buffer(len(prompts)):
         order = sample_blocks(len(prompts), shuffled, world_size(), plan.per_device, config.seed)
     validation = run.validation_set(bundle, builder, trie)
     if validation is not None and config.max_hr_drop < 1:

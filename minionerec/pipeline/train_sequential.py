@@ -192,7 +192,7 @@ def _train(
                 protocol.max_len,
                 protocol.padding,
                 all_positions=all_positions,
-                users=data.user_numbers(data.corpus.train) if model.needs_users else None,
+                users=data.training_users() if model.needs_users else None,
                 shuffled=shuffle_examples,
                 folder=work.folder / EXAMPLES,
             )

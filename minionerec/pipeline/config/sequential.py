@@ -88,8 +88,8 @@ class SequentialConfig(StageConfig):
     list_length: int = setting(50, "items of each example in the predictions file", least=1)
     shuffle_examples: int = setting(
         0,
-        "examples (or windows) that are shuffled together, of blocks in random order; 0: all, and 65,536 of a corpus "
-        "that is too large for memory",
+        "examples (or windows) that are shuffled together, of blocks in random order; 0: all of up to "
+        "4,194,304, and 65,536 of more",
         least=0,
     )
     eval_examples: int = setting(

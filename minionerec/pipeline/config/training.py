@@ -27,8 +27,8 @@ TRAINED_SPLITS = (
     "validated, and the last weights are kept"
 )
 SHUFFLED = (
-    "examples that are shuffled together, of blocks that are read in random order; 0: all, and 65,536 of a corpus that "
-    "is too large for memory"
+    "examples that are shuffled together, of blocks that are read in random order; 0: all of up to 4,194,304, and "
+    "65,536 of more"
 )
 
 
@@ -151,8 +151,8 @@ class SftConfig(LanguageRunConfig):
     )
     max_tokens: int = setting(
         0,
-        "all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole windows of "
-        "users drawn by seed, and no others are tokenised; 0: all",
+        "all_positions, one task of weight 1: tokens of an epoch; of each block of the corpus as many, as whole "
+        "windows drawn by seed, and no others are tokenised; 0: all",
         least=0,
     )
     lora_rank: int = setting(
