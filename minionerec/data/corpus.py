@@ -115,7 +115,7 @@ class Corpus:
     """Items and the examples of three splits; row i of `items` is item index i everywhere.
 
     Examples are read block by block (`blocks`, `batches`, `windows`, `chosen`, `sample`). A corpus made in memory, and
-    a file of at most `BLOCK` training examples, is one block; a larger one has several, of which one at a time is in
+    one of at most `BLOCK` training examples, is one block; a larger one has several, of which one at a time is in
     memory. An attribute `train`, `valid` or `test` reads a whole split at first access.
 
     Attributes:

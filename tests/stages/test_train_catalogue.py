@@ -209,7 +209,8 @@ def first_step(monkeypatch, config):
 def test_the_loss_of_a_step_by_hand(trained, tmp_path, monkeypatch, objective):
     """Weighted by recency, and without what the windows themselves added to the counts."""
     folder, _ = trained
-    replace(Corpus.load(folder / "corpus"), split="global time").save(tmp_path / "corpus", config={}, inputs={})
+    with several_files():  # as of the checkpoint's
+        replace(Corpus.load(folder / "corpus"), split="global time").save(tmp_path / "corpus", config={}, inputs={})
     config = sharpening(
         folder,
         corpus=str(tmp_path / "corpus"),
