@@ -217,7 +217,8 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     builder = ExampleBuilder(small, table, load_wording("compact"), special_texts(tokenizer))
     one_by_one, _ = tokenise_examples(tokenizer, builder.build("next_sid", "train"), 512)
     maker = SftExamples(tokenizer, builder, small, {"next_sid": 1.0}, args.seed, all_positions=True)
-    windows, _ = maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))
+    positions, make = maker.opened("next_sid")
+    windows, _ = make(positions)
     batches = []
     for rows in (examples_of(one_by_one, range(len(one_by_one["labels"]))), listed(windows)):
         order = rng.permutation(len(rows))

@@ -1,11 +1,11 @@
-"""Supervised fine-tuning from a corpus in memory and from one that stays in its files: memory, and tokens a second.
+"""Supervised fine-tuning from a corpus of one block and from one of several: memory, and tokens a second.
 
 python benchmarks/stream.py                                      # 100,000 interactions
-python benchmarks/stream.py --interactions 1000000 10000000 --ways files --folder /large/disk
+python benchmarks/stream.py --interactions 1000000 10000000 --blocks 0 --folder /large/disk
 python benchmarks/stream.py --interactions 1000000 --device cuda --width 512 --layers 8 --batch 256
 
 Each corpus has users with fifty interactions and as many items as a hundredth of its interactions, at most 20,000. A
-run trains on windows (`all_positions`) for `--steps` steps in a process of its own; ways and rounds take turns. One
+run trains on windows (`all_positions`) for `--steps` steps in a process of its own; blocks and rounds take turns. One
 JSON line a run:
 
     anonymous_mb       most memory of the process that no file backs (RssAnon), looked at every 20 ms: what it must have
@@ -33,15 +33,14 @@ from card import clock
 
 LENGTH, HISTORY, HELD_OUT = 50, 10, 1000
 CODES = 32
-WAYS = ("memory", "files")
 
 
 def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--interactions", type=int, nargs="+", default=[100_000], help="sizes of corpora")
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS, help="where the corpus is")
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each way and size")
+    parser.add_argument("--blocks", type=int, nargs="+", default=[0], help="training examples of a block; 0: default")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each block and size")
     parser.add_argument("--steps", type=int, default=150, help="optimiser steps of a run")
     parser.add_argument("--warm-up", type=int, default=30, help="steps that are not timed")
     parser.add_argument("--width", type=int, default=128, help="hidden size of the model")
@@ -137,7 +136,7 @@ def memory(name: str) -> float:
     return int(text.split(f"{name}:")[1].split()[0]) / 1000
 
 
-def train(args: argparse.Namespace, path: Path, interactions: int, way: str, answer: Any) -> None:
+def train(args: argparse.Namespace, path: Path, interactions: int, block: int, answer: Any) -> None:
     """One run, in a process of its own."""
     if args.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -153,8 +152,7 @@ def train(args: argparse.Namespace, path: Path, interactions: int, way: str, ans
     torch.set_num_threads(1)
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("--device cuda, but torch finds no GPU.")
-    if way == "files":
-        corpus.ROWS_IN_MEMORY = 0
+    corpus.BLOCK = block or corpus.BLOCK
     each = len(window_bounds(np.array([0]), np.array([LENGTH]), np.array([1]), HISTORY)[0])
     steps_per_epoch = interactions // LENGTH * each / args.batch
     times: list[float] = []
@@ -191,7 +189,7 @@ def train(args: argparse.Namespace, path: Path, interactions: int, way: str, ans
     tokens = counts["tokens"] / rows * args.batch * (len(times) - args.warm_up)
     answer.send(
         {
-            "way": way,
+            "block": corpus.BLOCK,
             "device": args.device,
             "interactions": interactions,
             "rows": rows,
@@ -206,7 +204,7 @@ def train(args: argparse.Namespace, path: Path, interactions: int, way: str, ans
 
 
 def runs(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
-    """All runs, ways taking turns, each size's corpus made once."""
+    """All runs, blocks taking turns, each size's corpus made once."""
     context = multiprocessing.get_context("spawn")
     for turn in range(args.rounds):
         for size in args.interactions:
@@ -215,15 +213,15 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
                 maker = context.Process(target=make_corpus, args=(own, size))
                 maker.start()
                 maker.join()
-            for way in args.ways if turn % 2 == 0 else args.ways[::-1]:
+            for block in args.blocks if turn % 2 == 0 else args.blocks[::-1]:
                 receive, send = context.Pipe(duplex=False)
-                child = context.Process(target=train, args=(args, own, size, way, send))
+                child = context.Process(target=train, args=(args, own, size, block, send))
                 child.start()
                 send.close()
                 try:
                     yield {"round": turn, **receive.recv()}
                 except EOFError:
-                    sys.exit(f"the run of {size:,} interactions from {way} ended without a result.")
+                    sys.exit(f"the run of {size:,} interactions in blocks of {block} ended without a result.")
                 child.join()
 
 

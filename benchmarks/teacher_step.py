@@ -72,7 +72,8 @@ def load(args: argparse.Namespace) -> tuple[Bundle, list[dict[str, Any]], Teache
     wording = load_wording("compact")
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
     maker = SftExamples(tokenizer, builder, corpus, {"next_sid": 1.0}, 0, all_positions=True, teacher=True)
-    rows = listed(maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))[0])
+    positions, make = maker.opened("next_sid")
+    rows = listed(make(positions)[0])
     shape = {"hidden_size": args.width, "layers": args.layers, "heads": args.heads, "kv_heads": args.kv_heads}
     with torch.device(args.device):
         model: Any = scratch_model(tokenizer, 0, inner_size=args.inner, **shape)

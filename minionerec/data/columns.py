@@ -9,6 +9,7 @@ open_columns(folder)[0]["tokens"]                                  # read-only, 
 """
 
 import json
+import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -120,15 +121,18 @@ def open_columns(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def mapped_parts(
-    folder: Path, kinds: Mapping[str, str], parts: Iterable[Mapping[str, np.ndarray]]
+    folder: Path | None, kinds: Mapping[str, str], parts: Iterable[Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """The arrays of parts, one part after another, mapped from files that are written once.
 
     Args:
-        folder: Folder of the arrays, for the caller alone.
+        folder: Folder of the arrays, for the caller alone; a temporary one, without names while mapped, if None.
         kinds: As of `ColumnWriter`.
         parts: Values of each column, some at a time, the same ones in every run; a killed run resumes at its part.
     """
+    if folder is None:
+        with tempfile.TemporaryDirectory() as temporary:
+            return mapped_parts(Path(temporary), kinds, parts)
     if not are_finished(folder):
         with ColumnWriter(folder, kinds) as writer:
             done = int(writer.state.get("groups", 0))

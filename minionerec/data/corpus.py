@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from minionerec.data.chains import Chains, chain_examples, concatenated
 from minionerec.data.names import ITEM_COLUMNS, SPLITS
 from minionerec.data.rows import SplitExamples, joined
 from minionerec.data.shards import FOLDER, REMEDY, has_times, read_shard, shard_files, write_shards
-from minionerec.data.windows import FlatWindows, flat_windows, row_windows, window_bounds
+from minionerec.data.windows import FlatWindows, row_windows, window_bounds
 
 logger = get_logger(__name__)
 
-ROWS_IN_MEMORY = 1 << 22
-"""A corpus of more training examples is read from its files a row group at a time, wherever that is possible."""
+BLOCK = 1 << 22
+"""Training examples of a block, about: a corpus of no more is one block, which is read whole."""
 
 
 def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
@@ -40,12 +41,82 @@ def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 @dataclass(frozen=True)
+class Block:
+    """Examples of some users of a corpus, all of them for each user.
+
+    Attributes:
+        rows: Split → the examples, in the order of their numbers.
+        numbers: Split → int64 (R,), the number of each example in its split of the corpus, ascending.
+        together: Whether items with one timestamp are one step.
+    """
+
+    rows: Mapping[str, SplitExamples]
+    numbers: Mapping[str, np.ndarray]
+    together: bool
+    _windows: dict[tuple[str, int], FlatWindows] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, files: Sequence[Path], n_items: int, max_history: int, together: bool) -> "Block":
+        """Read files of sequences.
+
+        Raises:
+            ArtefactError: If one cannot be read.
+        """
+        chains = concatenated([part for file in files for part in read_shard(file, n_items)])
+        rows, numbers = {}, {}
+        for split in SPLITS:
+            unsorted, examples = chains.split_examples(split, max_history, together)
+            order = np.argsort(unsorted)
+            rows[split], numbers[split] = examples.take(order), unsorted[order]
+        return cls(rows, numbers, together)
+
+    def training_on(self, splits: Sequence[str], starts: Mapping[str, int]) -> "Block":
+        """The same block with the examples of some splits, one split after another, as training examples.
+
+        Args:
+            splits: The splits.
+            starts: Split → number of its first example among all training examples.
+        """
+        filled = [name for name in splits if len(self.rows[name])]
+        if not filled:
+            return self
+        numbers = np.concatenate([self.numbers[name] + starts[name] for name in filled])
+        every = joined([self.rows[name] for name in filled])
+        return Block({**self.rows, "train": every}, {**self.numbers, "train": numbers}, self.together)
+
+    def windows(self, split: str, max_history: int) -> FlatWindows:
+        """The examples of one split as windows of at most `max_history` + 1 items, each target exactly once.
+
+        They come in the order of each user's first example, and are kept.
+
+        Args:
+            split: Which examples.
+            max_history: Most items of a history, older ones than those of the examples among them.
+        """
+        if (split, max_history) not in self._windows:
+            rows = self.rows[split]
+            rows = replace(rows, begins=np.maximum(rows.firsts, rows.ends - max_history))
+            found, sequences = row_windows(rows, max_history)
+            if self.together:
+                logger.info(
+                    "Items with one timestamp are not in each other's history: %s of %s %s examples begin a window in "
+                    "which the user's previous example is no target.",
+                    f"{sequences - len(np.unique(rows.user_numbers)):,}",
+                    f"{len(rows):,}",
+                    split,
+                )
+            numbers = np.append(self.numbers[split], -1)[found.rows]
+            self._windows[split, max_history] = replace(found, rows=numbers)
+        return self._windows[split, max_history]
+
+
+@dataclass(frozen=True)
 class Corpus:
     """Items and the examples of three splits; row i of `items` is item index i everywhere.
 
-    A corpus is opened by `load`. A small one is read whole; one of more than `ROWS_IN_MEMORY` training examples stays
-    in its files: `batches` and `windows` read it a row group at a time, `chosen` and `sample` pick some examples, and
-    an attribute `train`, `valid` or `test` reads a whole split at first access.
+    Examples are read block by block (`blocks`, `batches`, `windows`, `chosen`, `sample`). A corpus made in memory, and
+    one of at most `BLOCK` training examples, is one block; a larger one has several, of which one at a time is in
+    memory. An attribute `train`, `valid` or `test` reads a whole split at first access.
 
     Attributes:
         items: Columns `item_id` (str, unique), `title` (str), `description` (str, "" where there is none), and the
@@ -58,7 +129,8 @@ class Corpus:
         max_history: Most items that a history holds.
         counts: Counts of the manifest.
         files: The files of sequences that it was read from; none where it was made in memory.
-        in_files: Whether the examples stay there.
+        groups: Files of each block; none where the examples are in memory, as one block.
+        trained: Splits whose examples of `groups` are its training examples.
         leaves_two_out: Whether the last two items of each user are its targets of valid and test, and training examples
             need not have all others: windows are then taken from all of them, which are the histories of `valid`.
     """
@@ -71,12 +143,17 @@ class Corpus:
     max_history: int
     counts: Mapping[str, Any] = field(default_factory=dict)
     files: Sequence[Path] = ()
-    in_files: bool = False
+    groups: Sequence[Sequence[Path]] = ()
+    trained: Sequence[str] = ("train",)
     leaves_two_out: bool = False
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Corpus":
+    def load(cls, path: str | os.PathLike[str], block: int = 0) -> "Corpus":
         """Open a corpus artefact.
+
+        Args:
+            path: Its folder.
+            block: Training examples of a block, about; `BLOCK` if 0.
 
         Raises:
             ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
@@ -84,47 +161,86 @@ class Corpus:
         """
         folder = Path(path)
         counts, items = _open(folder)
-        corpus = cls(
+        files = sequence_files(folder)
+        opened = cls(
             items,
             *(None, None, None),  # type: ignore[arg-type]
             split=counts["split"],
             max_history=counts["max_history"],
             counts=counts,
-            files=sequence_files(folder),
-            in_files=True,
+            files=files,
+            groups=[files],
         )
-        if corpus.sizes["train"] > ROWS_IN_MEMORY:
-            logger.info("%s has %s training examples: they stay in its files.", path, f"{corpus.sizes['train']:,}")
-            return corpus
-        train, valid, test = corpus._read()
-        return replace(corpus, train=train, valid=valid, test=test, in_files=False)
-
-    def _read(self) -> list[SplitExamples]:
-        """The examples of all splits, in their own order.
-
-        Raises:
-            ArtefactError: If one is missing, or there twice.
-        """
-        chains = concatenated(list(self.chains()))
-        found = []
-        for split in SPLITS:
-            numbers, rows = chains.split_examples(split, self.max_history, self.together)
-            order = np.full(len(rows), -1, dtype=np.int64)
-            inside = numbers < len(rows)
-            order[numbers[inside]] = np.flatnonzero(inside)
-            if (order < 0).any():
-                missing = int(np.flatnonzero(order < 0)[0])
-                names = " to ".join(dict.fromkeys(file.name for file in (self.files[0], self.files[-1])))
+        count = min(len(files), -(-opened.sizes["train"] // (block or BLOCK)))
+        if count > 1:
+            logger.info(
+                "%s has %s training examples: %d blocks, read one after another.",
+                path,
+                f"{opened.sizes['train']:,}",
+                count,
+            )
+            ends = [number * len(files) // count for number in range(count + 1)]
+            return opened._of_files([files[start:end] for start, end in pairwise(ends)], opened.trained)
+        (whole,) = opened.blocks()
+        for split, numbers in whole.numbers.items():
+            known = np.zeros(len(numbers), dtype=bool)
+            known[numbers[numbers < len(numbers)]] = True
+            if not known.all():
+                names = " to ".join(dict.fromkeys(file.name for file in (files[0], files[-1])))
                 raise ArtefactError(
-                    f"{self._folder}: {split} example {missing} is in none of its files, {FOLDER}/{names}. {REMEDY}"
+                    f"{folder}: {split} example {int(np.flatnonzero(~known)[0])} is in none of its files, "
+                    f"{FOLDER}/{names}. {REMEDY}"
                 )
-            found.append(rows.take(order))
-        return found
+        train, valid, test = whole.rows.values()
+        return replace(opened, train=train, valid=valid, test=test, groups=())
+
+    def _of_files(self, groups: Sequence[Sequence[Path]], trained: Sequence[str]) -> "Corpus":
+        """The same corpus with other blocks and training examples, of which none is read."""
+        return Corpus(
+            self.items,
+            *(None, None, None),  # type: ignore[arg-type]
+            split=self.split,
+            max_history=self.max_history,
+            counts=self.counts,
+            files=self.files,
+            groups=groups,
+            trained=trained,
+        )
 
     @property
-    def _folder(self) -> Path:
-        """The folder of its files."""
-        return self.files[0].parent.parent
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+        return max(1, len(self.groups))
+
+    def block(self, number: int) -> Block:
+        """One block, by its number from 0.
+
+        Raises:
+            ArtefactError: If a file cannot be read.
+        """
+        if not self.groups:
+            return self._whole
+        found = Block.read(self.groups[number], self.n_items, self.max_history, self.together)
+        return found if len(self.trained) == 1 else found.training_on(self.trained, self._starts(self.trained))
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks, one after another.
+
+        Raises:
+            ArtefactError: If a file cannot be read.
+        """
+        return map(self.block, range(self.n_blocks))
+
+    @cached_property
+    def _whole(self) -> Block:
+        """The only block of a corpus in memory."""
+        numbers = {split: np.arange(len(rows)) for split, rows in self.splits().items()}
+        return Block(self.splits(), numbers, self.together)
+
+    def _starts(self, splits: Sequence[str]) -> dict[str, int]:
+        """Split → number of its first example where the examples of some splits are numbered one after another."""
+        sizes = self._stored_sizes if self.groups else self.sizes
+        return dict(zip(splits, np.cumsum([0, *(sizes[name] for name in splits)]).tolist(), strict=False))
 
     @property
     def n_items(self) -> int:
@@ -134,8 +250,14 @@ class Corpus:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Split → number of its examples, which are counted by reading them where the manifest does not say."""
-        if not self.in_files:
+        if not self.groups:
             return {split: len(rows) for split, rows in self.splits().items()}
+        stored = self._stored_sizes
+        return {**stored, "train": sum(stored[name] for name in self.trained)}
+
+    @cached_property
+    def _stored_sizes(self) -> dict[str, int]:
+        """Split → number of its examples in the files."""
         names = {split: f"{split}_rows" for split in SPLITS}
         if all(type(self.counts.get(name)) is int for name in names.values()):
             return {split: int(self.counts[name]) for split, name in names.items()}
@@ -157,7 +279,7 @@ class Corpus:
     @property
     def has_times(self) -> bool:
         """Whether the examples of all splits have times, of which single ones may be unknown (`NO_TIME`)."""
-        if self.in_files:
+        if self.groups:
             return has_times(self.files[0])
         return all(rows.times is not None for rows in self.splits().values())
 
@@ -177,66 +299,55 @@ class Corpus:
         Raises:
             DataError: If the split is unknown or holds no example.
         """
-        if split not in SPLITS:
-            raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
+        self.check_filled(split)
+        rows: SplitExamples = getattr(self, split)
+        return rows
+
+    def check_filled(self, split: str) -> None:
+        """Check that a split has examples.
+
+        Raises:
+            DataError: If the split is unknown or holds no example.
+        """
+        _check_split(split)
         if not self.sizes[split]:
             raise DataError(
                 f"split {split!r} holds no example. Check the split's proportions and the source's {split} file."
             )
-        rows: SplitExamples = getattr(self, split)
-        return rows
 
     def batches(self, split: str) -> Iterator[tuple[np.ndarray, SplitExamples]]:
-        """The examples of one split, some at a time: int64 numbers of examples, and the examples.
-
-        In memory they come at once and in their order; from files a row group at a time, in file order.
+        """The examples of one split, block by block: int64 numbers of examples, ascending, and the examples.
 
         Raises:
             DataError: If the split is unknown.
             ArtefactError: If a file cannot be read.
         """
-        if split not in SPLITS:
-            raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
-        if not self.in_files:
-            rows: SplitExamples = getattr(self, split)
-            if len(rows):
-                yield np.arange(len(rows)), rows
-            return
-        for part in self.chains():
-            numbers, rows = part.split_examples(split, self.max_history, self.together)
-            if len(rows):
-                yield numbers, rows
+        _check_split(split)
+        for block in self.blocks():
+            if len(block.rows[split]):
+                yield block.numbers[split], block.rows[split]
 
     def windows(self, split: str, width: int = 0) -> Iterator[FlatWindows]:
         """The examples of one split as windows of at most `max_history` + 1 items, each target exactly once.
 
-        In memory they come at once, in the order of each user's first example; from files a row group at a time.
+        They come block by block, and in a block in the order of each user's first example.
 
         Args:
             split: Which examples.
             width: Most items of a history, older ones than `max_history` among them; `max_history` if 0.
         """
+        for block in self.blocks():
+            if len(block.rows[split]):
+                yield self.block_windows(block, split, width)
+
+    def block_windows(self, block: Block, split: str = "train", width: int = 0) -> FlatWindows:
+        """The windows of one block; the other arguments are those of `windows`."""
         width = width or self.max_history
-        if self.in_files:
-            for part in self.chains():
-                yield flat_windows(part, width, self.together, {split: 0})
-        elif self.leaves_two_out and split == "train":
+        if self.leaves_two_out and split == "train":
             whole = self.valid
             bounds = window_bounds(whole.begins, whole.ends, np.ones_like(whole.begins), width)
-            yield FlatWindows(whole.items, np.full(len(whole.items), -1), *bounds)
-        elif self.sizes[split]:
-            rows: SplitExamples = getattr(self, split)
-            rows = replace(rows, begins=np.maximum(rows.firsts, rows.ends - width))
-            found, sequences = row_windows(rows, width)
-            if self.together:
-                logger.info(
-                    "Items with one timestamp are not in each other's history: %s of %s %s examples begin a window in "
-                    "which the user's previous example is no target.",
-                    f"{sequences - len(np.unique(rows.user_numbers)):,}",
-                    f"{len(rows):,}",
-                    split,
-                )
-            yield found
+            return FlatWindows(whole.items, np.full(len(whole.items), -1), *bounds)
+        return block.windows(split, width)
 
     def chosen(self, split: str, numbers: np.ndarray) -> SplitExamples:
         """Some examples of one split, in the order of `numbers`, int (R,), none twice.
@@ -252,7 +363,7 @@ class Corpus:
         wanted = numbers[order]
         if not len(wanted) or wanted[0] < 0 or wanted[-1] >= size:
             raise DataError(f"split {split!r} has examples 0 to {size - 1}; others were requested.")
-        if not self.in_files:
+        if not self.groups:
             return self.splits()[split].take(numbers)
         parts, positions = [], []
         for found, rows in self.batches(split):
@@ -263,7 +374,9 @@ class Corpus:
                 positions.append(order[at[own]])
         position = np.concatenate([np.zeros(0, np.int64), *positions])
         if len(position) != len(wanted):
-            raise ArtefactError(f"{self._folder}: holds {len(position)} of {len(wanted)} {split} examples. {REMEDY}")
+            raise ArtefactError(
+                f"{self.files[0].parent.parent}: holds {len(position)} of {len(wanted)} {split} examples. {REMEDY}"
+            )
         return joined(parts).take(np.argsort(position, kind="stable"))
 
     def sample(self, split: str, count: int, seed: int) -> SplitExamples:
@@ -275,8 +388,8 @@ class Corpus:
             seed: Seed of the sample.
         """
         numbers = self.sample_numbers(split, count, seed)
-        whole = len(numbers) == self.sizes[split] and not self.in_files
-        return self.splits()[split] if whole else self.chosen(split, numbers)
+        rows: SplitExamples = getattr(self, split) if len(numbers) == self.sizes[split] else self.chosen(split, numbers)
+        return rows
 
     def sample_numbers(self, split: str, count: int, seed: int) -> np.ndarray:
         """The numbers of the examples of `sample`: int64 (R,), ascending."""
@@ -310,7 +423,7 @@ class Corpus:
     def only_items(self) -> "Corpus":
         """The same corpus without an example: for stages that read only items."""
         none = SplitExamples.none()
-        return replace(self, train=none, valid=none, test=none, files=(), in_files=False)
+        return replace(self, train=none, valid=none, test=none, files=(), groups=(), trained=("train",))
 
     def training_on(self, splits: Iterable[str]) -> "Corpus":
         """The same corpus with the examples of other splits as training examples too, after its own.
@@ -320,11 +433,13 @@ class Corpus:
         Args:
             splits: The splits; train is always among them.
         """
-        names = {"train", *splits}
-        if names == {"train"}:
+        names = [name for name in SPLITS if name in {"train", *splits}]
+        if names == ["train"]:
             return self
-        every = joined([rows for name, rows in self.splits().items() if name in names and len(rows)])
-        return replace(self, train=every, files=(), in_files=False)
+        if self.groups:
+            return self._of_files(self.groups, names)
+        whole = self._whole.training_on(names, self._starts(names))
+        return replace(self, train=whole.rows["train"], files=())
 
     def all_counts(self) -> dict[str, Any]:
         """The counts with `items`, `split` and `max_history`, as the manifest keeps them and `load` reads them."""
@@ -337,9 +452,9 @@ class Corpus:
             DataError: If a history is longer than `max_history`.
             ArtefactError: If a file cannot be read.
         """
-        if not self.in_files:
+        if not self.groups:
             yield chain_examples(self.splits(), self.max_history, self.together)
-        for file in self.files if self.in_files else ():
+        for file in self.files if self.groups else ():
             yield from read_shard(file, self.n_items)
 
     def write(self, folder: Path) -> None:
@@ -350,6 +465,12 @@ class Corpus:
         """Write the corpus as an artefact of kind "corpus"."""
         with write_artefact(path, "corpus", config=config, inputs=inputs, counts=self.all_counts()) as folder:
             self.write(folder)
+
+
+def _check_split(split: str) -> None:
+    """Check the name of a split."""
+    if split not in SPLITS:
+        raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
 
 
 def _examples(split: str) -> property:

@@ -11,8 +11,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+MOST_SHUFFLED = 1 << 22
+"""As many examples are all shuffled together."""
 SHUFFLED = 65_536
-"""Examples of a corpus in files that are shuffled together where no setting gives their number."""
+"""As many of more examples are."""
+
+
+def default_buffer(count: int) -> int:
+    """Examples that are shuffled together of so many; 0 for all."""
+    return SHUFFLED if count > MOST_SHUFFLED else 0
 
 
 def block_order(

@@ -265,12 +265,12 @@ _COLUMNS = {"items": "int32", "begins": "int64", "ends": "int64", "targets": "in
 _TIMES = {"time": "int64", "previous": "int64"}
 
 
-def mapped(parts: Iterable[SplitExamples], folder: Path, timed: bool) -> SplitExamples:
+def mapped(parts: Iterable[SplitExamples], folder: Path | None, timed: bool) -> SplitExamples:
     """Examples written into files, from which they are mapped, all of one user: users are not stored.
 
     Args:
         parts: As of `minionerec.data.columns.mapped_parts`.
-        folder: Folder of the arrays, for the caller alone.
+        folder: As of `minionerec.data.columns.mapped_parts`.
         timed: Whether they have times.
     """
 

@@ -5,7 +5,7 @@ same sequences give the same bytes, however they were made.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -112,23 +112,19 @@ def write_shards(folder: Path, chains: Chains) -> None:
                 writer.write(chains.take(own[start : start + GROUP]))
 
 
-def read_shard(path: Path, n_items: int, shuffled: Sequence[int] | None = None) -> Iterator[Chains]:
+def read_shard(path: Path, n_items: int) -> Iterator[Chains]:
     """The sequences of one file, a row group at a time.
 
     Args:
         path: The file.
         n_items: Number of items, N.
-        shuffled: Seed of another order of the row groups than that of the file; None for none.
 
     Raises:
         ArtefactError: If the file cannot be read, or holds no sequences of a corpus of `n_items` items.
     """
     with readable(path, remedy=REMEDY), pq.ParquetFile(path) as file:
         timed = _check_schema(path, file.schema_arrow)
-        groups = np.arange(file.num_row_groups)
-        if shuffled is not None:
-            np.random.default_rng(shuffled).shuffle(groups)
-        for group in groups.tolist():
+        for group in range(file.num_row_groups):
             yield _chains(path, file.read_row_group(group), n_items, timed)
 
 

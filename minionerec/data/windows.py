@@ -1,15 +1,13 @@
 """Examples as windows of consecutive items, for training at all positions."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from minionerec.core.log import get_logger
-from minionerec.data.chains import Chains
 from minionerec.data.columns import mapped_parts
-from minionerec.data.names import SPLITS
 from minionerec.data.rows import Side, SplitExamples, padded, ranges
 
 logger = get_logger(__name__)
@@ -104,12 +102,12 @@ def padded_windows(found: FlatWindows, width: int, padding: Side) -> Windows:
     return padded(found.items, begins, ends - 1, width, padding, 1), targets, numbers - 1
 
 
-def mapped_windows(parts: Iterable[FlatWindows], folder: Path, width: int, padding: Side) -> Windows:
+def mapped_windows(parts: Iterable[FlatWindows], folder: Path | None, width: int, padding: Side) -> Windows:
     """Windows padded into files (`padded_windows`), from which they are mapped.
 
     Args:
         parts: As of `minionerec.data.columns.mapped_parts`.
-        folder: Folder of the arrays, for the caller alone.
+        folder: As of `minionerec.data.columns.mapped_parts`.
         width: Longest history, L.
         padding: Side of the padding.
     """
@@ -118,52 +116,6 @@ def mapped_windows(parts: Iterable[FlatWindows], folder: Path, width: int, paddi
     mapped = mapped_parts(folder, dict.fromkeys(names, "int32"), columns)
     histories, targets, rows = (mapped[name].reshape(-1, width) for name in names)
     return histories, targets, rows
-
-
-def flat_windows(chains: Chains, max_history: int, together: bool, numbered: Mapping[str, int]) -> FlatWindows:
-    """The examples of some splits as windows of at most `max_history` + 1 items, each target exactly once.
-
-    They are those of `row_windows`, which finds by their items which examples belong together; here their positions
-    determine it.
-
-    Args:
-        chains: Sequences.
-        max_history: Most items that a history holds.
-        together: Whether items of one time are one step.
-        numbered: Split → first number of its examples, of the wanted splits.
-    """
-    numbers, owners, begins, ends, positions = _targets(chains, max_history, together, numbered)
-    alone = ends == positions  # no earlier target of its step
-    continues = np.zeros(len(positions), dtype=bool)
-    continues[1:] = (np.diff(positions) == 1) & (np.diff(owners) == 0) & alone[1:] & alone[:-1]
-    heads = np.flatnonzero(~continues)
-    lasts = np.append(heads[1:], len(positions)) - 1
-    read = ends[heads] - begins[heads]
-    lengths = read + positions[lasts] + 1 - positions[heads]
-    edges = [
-        np.stack(pair, axis=1).ravel()
-        for pair in ((begins[heads], positions[heads]), (ends[heads], positions[lasts] + 1))
-    ]
-    taken = ranges(edges[0], edges[1])
-    stops = np.cumsum(lengths)
-    rows = np.full(len(taken), -1, dtype=np.int64)
-    rows[ranges(stops - lengths + read, stops)] = numbers
-    found = window_bounds(stops - lengths, stops, read, max_history)
-    return FlatWindows(chains.items[taken].astype(np.int32), rows, *found)
-
-
-def _targets(
-    chains: Chains, max_history: int, together: bool, numbered: Mapping[str, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Number, sequence, begin and end of the history, and position of every wanted example, by position: int64 (R,)."""
-    parts = []
-    for split, start in numbered.items():
-        found, rows = chains.split_examples(split, max_history, together)
-        positions = np.flatnonzero(chains.splits == SPLITS.index(split))
-        parts.append(np.stack([found + start, rows.user_numbers, rows.begins, rows.ends, positions]))
-    every = np.concatenate(parts, axis=1)
-    numbers, owners, begins, ends, positions = every[:, np.argsort(every[-1], kind="stable")]
-    return numbers, owners, begins, ends, positions
 
 
 def row_windows(rows: SplitExamples, max_history: int) -> tuple[FlatWindows, int]:
@@ -181,6 +133,9 @@ def row_windows(rows: SplitExamples, max_history: int) -> tuple[FlatWindows, int
     Returns:
         Windows in the order of each user's first example, and how many sequences the examples make.
     """
+    if not len(rows):
+        none = np.zeros(0, np.int64)
+        return FlatWindows(none.astype(np.int32), none, none, none, none), 0
     _, firsts, users = np.unique(rows.user_numbers, return_index=True, return_inverse=True)
     order = np.argsort(firsts[users], kind="stable")  # user by user, in the order of their first examples
     heads = np.flatnonzero(~_continued(rows, order, max_history))
@@ -213,7 +168,7 @@ def _continued(rows: SplitExamples, order: np.ndarray, max_history: int) -> np.n
     return np.append(False, fits)
 
 
-def varied_windows(windows: FlatWindows, partly_targets: bool, count: int, seed: int) -> FlatWindows:
+def varied_windows(windows: FlatWindows, partly_targets: bool, count: int, seed: int | Sequence[int]) -> FlatWindows:
     """Windows, and variants of them: half of these lose their oldest items, and each item but the last may be left out.
 
     They are histories that no user has, but some could (crop and mask of Xie et al., "Contrastive Learning for

@@ -16,7 +16,7 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
-from minionerec.data.order import SHUFFLED
+from minionerec.data.order import default_buffer
 from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle, load_language_model
@@ -135,8 +135,7 @@ SYNC_SHARE = 0.6  # of the policy in the moved reference: TRL's
 def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     """Train a checkpoint by GRPO."""
     bundle = load_policy(config.checkpoint, config.dtype, config.generations)
-    whole = Corpus.load(config.corpus)
-    corpus = run.sample_corpus(whole, config.eval_examples) if whole.in_files else whole
+    corpus = Corpus.load(config.corpus)
     reference = load_reference(config.reference, bundle, config.checkpoint) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     with run.work.phase("load"):
@@ -148,13 +147,12 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
             config.seed,
             bundle.max_prompt_length,
             run.rows,
-            whole if whole.in_files else None,
         )
     rewards = load_rewards(
         config.rewards,
         bundle.table,
         list(prompts.counts),
-        whole,
+        corpus,
         vectors=config.reward_vectors,
         scorer=sequential_scorer(config.reward_model, config.corpus) if config.reward_model else None,
         columns=config.reward_columns,
@@ -188,8 +186,8 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     )
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     order = None
-    if whole.in_files:
-        order = sample_blocks(len(prompts), SHUFFLED, world_size(), plan.per_device, config.seed)
+    if shuffled := default_buffer(len(prompts)):
+        order = sample_blocks(len(prompts), shuffled, world_size(), plan.per_device, config.seed)
     validation = run.validation_set(bundle, builder, trie)
     if validation is not None and config.select_by == "reward":
         validation = replace(validation, reward=list_reward(rewards, validation, builder))

@@ -8,8 +8,7 @@ from trl.trainer.sft_config import SFTConfig
 
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
-from minionerec.data.corpus import Corpus
-from minionerec.data.order import SHUFFLED
+from minionerec.data.order import default_buffer
 from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.build import (
     check_pretrained,
@@ -96,10 +95,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     """Train a checkpoint that generates the SIDs of a corpus."""
     if config.model != "scratch":
         check_pretrained(config.model)
-    whole = Corpus.load(config.corpus)
-    by_shard = whole.in_files or bool(config.max_tokens)
-    whole = whole if by_shard else whole.training_on(run.splits)
-    corpus = run.sample_corpus(whole, config.eval_examples) if by_shard else whole
+    corpus = run.load_corpus()
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     wording, task = load_wording(config.wording), task_of(config.tasks)
     model: Any
@@ -122,26 +118,24 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
             config.model, corpus, table, wording, dtype=config.dtype, seed=config.seed, generated=task == NEXT_SID
         )
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    if builder.uses_session_context and not whole.knows_contexts("train"):
+    if builder.uses_session_context and not corpus.knows_contexts("train"):
         warn_without_times(config.corpus, f"the wording is {wording.name}", "take another wording")
     bundle = Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=task)
-    splits = run.splits if by_shard else ["train"]  # those in memory are joined
     maker = SftExamples(
         bundle.tokenizer,
         builder,
-        whole,
+        corpus,
         config.tasks,
         config.seed,
-        splits,
-        by_shard=by_shard,
         max_prompt_length=config.max_prompt_length,
         all_positions=config.all_positions,
         variants=config.variants,
+        max_tokens=config.max_tokens,
         recency=config.recency,
         teacher=bool(config.teacher),
     )
     with run.work.phase("load"):
-        examples = training_set(maker, run.rows, config.max_tokens)
+        examples = training_set(maker, run.rows)
     counts = {"tokens": examples.total("tokens"), "losses": examples.total("losses")}
     counts["truncated_prompts"] = examples.total("truncated")
     counts["truncated_completions"] = examples.total("truncated_completions") + sum(
@@ -172,9 +166,10 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
         callbacks=[*run.early_stopping(), SetEpoch(collator)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
-    if by_shard:
-        trainer.order = sample_blocks(len(examples), SHUFFLED, world_size(), plan.per_device, config.seed)
-    trainer.by_process = by_shard
+    shuffled = default_buffer(len(examples))
+    if shuffled:
+        trainer.order = sample_blocks(len(examples), shuffled, world_size(), plan.per_device, config.seed)
+    trainer.by_process = bool(shuffled)
     show_bias(plain_model(trainer.model))
     add_dropout(plain_model(trainer.model), config.dropout)
     trie, numbers = Trie.build(table.codes, bundle.code_ids), table.sid_numbers

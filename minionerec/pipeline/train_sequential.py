@@ -185,7 +185,7 @@ def _train(
                 protocol.max_len,
                 protocol.padding,
                 all_positions=all_positions,
-                users=data.user_numbers(data.corpus.train) if model.needs_users else None,
+                users=data.training_users() if model.needs_users else None,
                 folder=work.folder / EXAMPLES,
             )
         work.inputs_read()

@@ -47,7 +47,6 @@ from minionerec.core.processes import (
     world_size,
 )
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
 from minionerec.models.backbone.card import CARD_FILE, model_card
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -380,13 +379,6 @@ class TrainingRun(TrainerCallback):
     def load_corpus(self) -> Corpus:
         """The corpus, its training examples those of all splits that are trained on."""
         return Corpus.load(self.config.corpus).training_on(self.splits)
-
-    def sample_corpus(self, corpus: Corpus, eval_examples: int) -> Corpus:
-        """The items of a corpus and a sample of its validation examples, all for 0; none where none is held out."""
-        sample = SplitExamples.none()
-        if self.validates:
-            sample = corpus.sample("valid", eval_examples or -1, self.config.seed)
-        return replace(corpus.only_items(), valid=sample)
 
     def plan_steps(self, count: int, noun: str) -> StepPlan:
         """Derive and log the arithmetic of batches, for the number of processes of this launch.

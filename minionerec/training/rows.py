@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import ranges
 from minionerec.data.session import row_contexts
-from minionerec.data.windows import FlatWindows, flat_windows, recency_weights, varied_windows
+from minionerec.data.windows import FlatWindows, recency_weights, varied_windows
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import (
@@ -24,12 +24,11 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.examples import (
-    Chance,
-    Columns,
     ExampleMaker,
-    ExamplePart,
+    Made,
     Ragged,
     TaskExamples,
+    choose_examples,
     ragged,
 )
 from minionerec.training.sampling import NO_LABEL
@@ -75,7 +74,7 @@ def tokenise_examples(
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[PromptExample],
     max_prompt_length: int,
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     positions: np.ndarray | None = None,
     count: int = 0,
 ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
@@ -198,7 +197,7 @@ def window_columns(
     weigh: Callable[[np.ndarray], np.ndarray],
     teacher: bool,
     by_sid: bool,
-) -> tuple[Columns, dict[str, int]]:
+) -> Made:
     """Windows as examples with a loss at every target, weighed by age, and what is counted of them.
 
     Of titles there is no loss at items that have none, and no teacher applies.
@@ -247,11 +246,10 @@ class SftExamples(ExampleMaker):
         corpus: See `ExampleMaker`.
         tasks: See `ExampleMaker`.
         seed: See `ExampleMaker`.
-        splits: See `ExampleMaker`.
-        by_shard: See `ExampleMaker`.
         max_prompt_length: Most tokens of a prompt.
         all_positions: Whether the next item, or its title, is learned at every position of a user's window.
         variants: Further copies of each window, with items left out at random.
+        max_tokens: Tokens that all windows may have, of each block as many, drawn by the seed; 0 for any number.
         recency: How fast the weight of a target falls with its age (`minionerec.data.windows.recency_weights`).
         teacher: Whether the inputs of a teacher are made.
 
@@ -268,30 +266,30 @@ class SftExamples(ExampleMaker):
         corpus: Corpus,
         tasks: Mapping[str, float],
         seed: int,
-        splits: Sequence[str] = ("train",),
         *,
-        by_shard: bool = False,
         max_prompt_length: int = 512,
         all_positions: bool = False,
         variants: int = 0,
+        max_tokens: int = 0,
         recency: float = 0.0,
         teacher: bool = False,
     ):
-        super().__init__(builder, corpus, tasks, seed, splits, by_shard=by_shard)
+        super().__init__(builder, corpus, tasks, seed)
         self.tokenizer, self.max_prompt_length, self.teacher = tokenizer, max_prompt_length, teacher
-        self.variants, self.fading = variants, recency
+        self.variants, self.max_tokens, self.fading = variants, max_tokens, recency
+        if max_tokens:
+            self.why_none = "max_tokens has no room for a single window. Give more tokens."
         windowed = (NEXT_SID, NEXT_TITLE) if all_positions else ()
         self.texts = {task: WindowTexts.of(tokenizer, builder, task) for task in tasks if task in windowed}
 
     @cached_property
     def recency(self) -> Callable[[np.ndarray], np.ndarray]:
         """How much training examples weigh by their age."""
-        return recency_weights(self.corpus.split, self.count, self.fading)
+        return recency_weights(self.corpus.split, self.corpus.sizes["train"], self.fading)
 
-    def examples(self, requested: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
+    def examples(self, requested: TaskExamples) -> Made:
         """Examples of one task, an interaction or an item each."""
-        builder = requested.builder(self.builder)
-        made = builder.some(requested.task, "train", requested.items) if len(requested.numbers) else []
+        made = self.builder.some(requested.task, requested.items, requested.rows)
         lists, truncated = tokenise_examples(
             self.tokenizer, made, self.max_prompt_length, requested.seed, requested.positions, requested.count
         )
@@ -312,38 +310,28 @@ class SftExamples(ExampleMaker):
         found = {name: ragged(lists[name], COLUMNS[name]) for name in names}
         return found, _counted(found, **truncated)
 
-    @cached_property
-    def _windows(self) -> FlatWindows:
-        """The windows of a corpus in memory, with their variants."""
-        self.corpus.rows("train")
-        (found,) = self.corpus.windows("train")
-        return self._varied(found, self.seed)
-
-    def _varied(self, windows: FlatWindows, seed: int) -> FlatWindows:
-        if not self.variants:
-            return windows
-        return varied_windows(windows, self.corpus.partly_targets, self.variants, seed)
-
-    def whole_count(self, task: str) -> int:
-        """See `ExampleMaker.whole_count`."""
-        return len(self._windows) if task in self.texts else super().whole_count(task)
-
-    def whole(self, task: str, positions: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
-        """See `ExampleMaker.whole`."""
+    def opened(self, task: str, number: int = 0) -> tuple[np.ndarray, Callable[[np.ndarray], Made]]:
+        """See `ExampleMaker.opened`; of windows the examples are one each."""
         if task not in self.texts:
-            return super().whole(task, positions)
-        windows = self._windows.take(positions)
-        return window_columns(self.texts[task], windows, self.recency, self.teacher, task == NEXT_SID)
+            return super().opened(task, number)
+        texts, seed = self.texts[task], [self.seed, number]
+        self.corpus.check_filled("train")
+        windows = self.corpus.block_windows(self.corpus.block(number))
+        if self.variants:
+            windows = varied_windows(windows, self.corpus.together, self.variants, seed)
+        chosen = choose_examples(len(windows), self.tasks[task], seed)
+        if self.max_tokens:
+            blocks = self.corpus.n_blocks
+            most = self.max_tokens // blocks + (number < self.max_tokens % blocks)
+            drawn = np.random.default_rng(seed).permutation(len(windows))
+            tokens = np.cumsum(window_tokens(texts, windows.take(drawn)))
+            chosen = np.sort(drawn[: np.searchsorted(tokens, most, side="right")])
 
-    def make(self, part: ExamplePart, batch: Any, chance: Chance, seed: int) -> tuple[Columns, Mapping[str, int]]:
-        """See `ExampleMaker.make`."""
-        if part.whole or part.task not in self.texts:
-            return super().make(part, batch, chance, seed)
-        windows = flat_windows(batch, self.corpus.max_history, self.corpus.together, self.numbered)
-        windows = self._varied(windows, seed)
-        taken, texts = windows.take(chance(len(windows))), self.texts[part.task]
-        taken = taken.take(np.arange(chance.fitting(window_tokens(texts, taken))))
-        return window_columns(texts, taken, self.recency, self.teacher, part.task == NEXT_SID)
+        def make(positions: np.ndarray) -> Made:
+            some = windows.take(positions)
+            return window_columns(texts, some, self.recency, self.teacher, task == NEXT_SID)
+
+        return chosen, make
 
 
 def validation_set(
@@ -366,14 +354,20 @@ def validation_set(
         beams: Beams of the search.
         seed: Seed of the sample.
         numbers: int64 (N,), number of each item in the trie; those of its SIDs if None.
+
+    Raises:
+        DataError: If there is no validation example of the task.
     """
     if count == 0:
         return None
-    examples = builder.build(bundle.task, "valid")
-    chosen = np.arange(len(examples))
-    if 0 < count < len(examples):
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:count])
-        examples = [examples[position] for position in chosen]
+    rows = builder.corpus.rows("valid")
+    rows = rows.take(builder.answerable(bundle.task)[rows.targets])
+    if not len(rows):
+        raise DataError(f"task {bundle.task!r} has no validation example: no target has the text it needs.")
+    chosen = np.arange(len(rows))
+    if 0 < count < len(rows):
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])
+    examples = builder.some(bundle.task, rows=rows.take(chosen), training=False)
     prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length)[0]
     numbers = bundle.table.sid_numbers if numbers is None else numbers
     targets = numbers[[example.target for example in examples]]

@@ -6,7 +6,6 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.examples import in_files
 from support.small_shop import copied, sign, stage
 
 from minionerec.core.errors import ArtefactError
@@ -166,10 +165,18 @@ def test_a_file_of_another_form_is_one_line(folder, flaw):
     with pytest.raises(ArtefactError, match=f"{FILE}: differs from manifest.json"):
         Corpus.load(folder)
     sign(folder)
-    line = refused(folder, reported, folder / FILE)
-    for read in (lambda corpus: list(corpus.chains()), lambda corpus: list(corpus.batches("train"))):
-        with pytest.raises(ArtefactError, match=re.escape(line)):
-            read(in_files(folder))
+    refused(folder, reported, folder / FILE)
+
+
+@pytest.mark.parametrize("read", ["chains", "blocks"])
+@pytest.mark.parametrize("flaw", ["users as bytes", "a gap in rows", "items beyond the catalogue", "an empty list"])
+def test_a_block_of_another_form_is_one_line(parts, flaw, read):
+    change, reported = FLAWS[flaw]
+    rewrite(parts / FILE, change)
+    sign(parts)
+    line = refused(parts, reported, parts / FILE)
+    with pytest.raises(ArtefactError, match=re.escape(line)):
+        list(getattr(Corpus.load(parts, block=1), read)())
 
 
 @pytest.mark.parametrize("flaw", ["no items", "an item beyond the catalogue", "a user is missing", "a row of no split"])
@@ -199,13 +206,16 @@ def test_a_file_that_is_missing_or_torn_is_one_line(folder):
 
 
 @pytest.mark.parametrize("number", [-1, 6, 90, 2**31 - 1])
-def test_a_row_that_is_missing_or_there_twice_is_one_line(folder, number):
+def test_a_row_that_is_missing_or_there_twice_is_one_line(folder, parts, number):
     """Training row 5 is nobody's, or has the number of another, or one that is too large."""
     rewrite(folder / FILE, renumbered(number))
     sign(folder)
     refused(folder, f"train example 5 is in none of its files, {FILE}", folder)
-    with pytest.raises(ArtefactError, match=r"corpus: holds 0 of 1 train examples"):
-        in_files(folder).chosen("train", [5])
+    for file in shard_files(parts):
+        rewrite(file, renumbered(number))
+    sign(parts)
+    with pytest.raises(ArtefactError, match=r"parts: holds 0 of 1 train examples"):
+        Corpus.load(parts, block=1).chosen("train", [5])
 
 
 def test_a_sequence_that_is_missing_or_there_twice_is_one_line(folder):
@@ -229,9 +239,8 @@ def test_a_file_among_several_is_missing_or_one_too_many(parts):
     Corpus.load(parts)
     stray = parts / "sequences/00099.parquet"
     stray.write_bytes(before)
-    for read in (Corpus.load, in_files):
-        with pytest.raises(ArtefactError, match=r"00099.parquet: is not listed in manifest.json"):
-            read(parts)
+    with pytest.raises(ArtefactError, match=r"00099.parquet: is not listed in manifest.json"):
+        Corpus.load(parts)
     sign(parts)
     refused(parts, rf"(train|valid|test) example \d+ is in none of its files, {FILE} to \d+.parquet", parts)
     for file in shard_files(parts):

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from support.evaluation import config as eval_config
-from support.examples import keep_in_files, tokenised_rows
+from support.examples import keep_in_blocks, several_files, tokenised_rows
 from support.session import make_session_corpus
 from support.training import builder_of, catalogue_config, grpo_config, make_inputs, sft_config
 
@@ -39,7 +39,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("language")
     make_inputs(folder)
     (folder / "corpus").rename(folder / "chains")
-    make_session_corpus(folder / "corpus")
+    with several_files():
+        make_session_corpus(folder / "corpus")
     shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "session_context": True}
     run_catalogue(catalogue_config(folder, **shape))
     run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=5e-3, dropout=0.0))
@@ -115,21 +116,17 @@ def test_it_learns_the_session_context_and_is_evaluated_with_it_or_not(made, tmp
     assert found[False][0] < found[True][0] - 0.1
 
 
-def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog, monkeypatch):
+def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog):
     make_session_corpus(tmp_path / "timeless", timed=False)
     short = {"epochs": 0.25, "evals_per_epoch": 4}
-    for large in (False, True):
-        if large:
-            keep_in_files(monkeypatch)
-        for corpus, warnings in ((tmp_path / "timeless", 1), (made / "corpus", 0)):
-            caplog.clear()
-            output = str(tmp_path / f"{corpus.name}{large}")
-            with caplog.at_level("WARNING", "minionerec"):
-                run_sft(conditioned(made, corpus=str(corpus), output=output, **short))
-            reported = [text for text in caplog.messages if "has no times" in text]
-            assert len(reported) == warnings
-            words = f"the wording is session_context, but {corpus} has no times"
-            assert all(text.startswith(words) for text in reported)
+    for corpus, warnings in ((tmp_path / "timeless", 1), (made / "corpus", 0)):
+        caplog.clear()
+        with caplog.at_level("WARNING", "minionerec"):
+            run_sft(conditioned(made, corpus=str(corpus), output=str(tmp_path / f"of_{corpus.name}"), **short))
+        reported = [text for text in caplog.messages if "has no times" in text]
+        assert len(reported) == warnings
+        words = f"the wording is session_context, but {corpus} has no times"
+        assert all(text.startswith(words) for text in reported)
 
 
 def test_one_row_cannot_give_the_session_contexts_of_all_its_items(made, tmp_path):
@@ -162,9 +159,9 @@ def beyond_training(made, asked):
     return Counter(map(str, asked)) - Counter(map(str, examples))
 
 
-def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeypatch, asked):
-    """Each row's context, with its prompt, reaches the teacher from disk."""
-    keep_in_files(monkeypatch)
+def test_rows_of_several_blocks_are_conditioned_the_same(made, tmp_path, monkeypatch, asked):
+    """Each row's context, with its prompt, reaches the teacher."""
+    keep_in_blocks(monkeypatch)
     settings = {"epochs": 1, "evals_per_epoch": 1}
     settings |= {"teacher": str(made / "catalogue")}
     result = run_sft(conditioned(made, output=str(tmp_path / "stream"), **settings))

@@ -1,15 +1,15 @@
-"""Evaluations and reports of a corpus on disk, and baselines that are measured once: the same figures, less work."""
+"""Evaluations and reports of a corpus of several blocks, and baselines that are measured once: the same figures."""
 
 import shutil
 
 import numpy as np
 import pytest
 from support.evaluation import config, copy_artefact
-from support.examples import in_files, keep_in_files
+from support.examples import in_blocks, keep_in_blocks, several_files
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError
-from minionerec.data import shards, transitions
+from minionerec.data import transitions
 from minionerec.data.corpus import Corpus
 from minionerec.data.slices import example_slices
 from minionerec.data.transitions import count_transitions
@@ -26,12 +26,11 @@ from minionerec.sid.table import SidTable
 
 @pytest.fixture(scope="module")
 def pieces(made, tmp_path_factory):
-    """The shop with its sequences in row groups of seven, and an evaluation of it in memory."""
+    """The shop in several files, and an evaluation of it as one block."""
     folder = tmp_path_factory.mktemp("pieces")
     for name in ("sids", "checkpoint"):
         shutil.copytree(made / name, folder / name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "GROUP", 7)
+    with several_files(50):
         Corpus.load(made / "corpus").save(folder / "corpus", config={}, inputs={})
     run_eval(config(folder))
     return folder
@@ -49,17 +48,17 @@ def counted(asked):
 
 
 @pytest.mark.parametrize("part", [1, 10, 1000])
-def test_an_evaluation_of_a_corpus_on_disk_writes_the_same_bytes(pieces, tmp_path, monkeypatch, part):
-    keep_in_files(monkeypatch)
+def test_an_evaluation_of_several_blocks_writes_the_same_bytes(pieces, tmp_path, monkeypatch, part):
+    keep_in_blocks(monkeypatch)
     monkeypatch.setattr(baselines, "_PART", part)
     found = run_eval(config(pieces, output=str(tmp_path / "eval"))).output
     for name in ("predictions.parquet", FILE, CONSTANTS_FILE, "ranks.parquet", "metrics.json", "metrics.txt"):
         assert (found / name).read_bytes() == (pieces / "eval" / name).read_bytes(), name
 
 
-def test_a_report_of_a_corpus_on_disk_is_the_same_page(pieces, tmp_path, monkeypatch):
+def test_a_report_of_several_blocks_is_the_same_page(pieces, tmp_path, monkeypatch):
     whole = report(pieces, tmp_path / "whole", monkeypatch)
-    keep_in_files(monkeypatch)
+    keep_in_blocks(monkeypatch)
     parts = report(pieces, tmp_path / "parts", monkeypatch)
     assert (parts.output / "report.html").read_bytes() == (whole.output / "report.html").read_bytes()
     assert (parts.output / "metrics.json").read_bytes() == (whole.output / "metrics.json").read_bytes()
@@ -122,8 +121,8 @@ def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
 
 
 @pytest.mark.parametrize("split", ["valid", "test", "train"])
-def test_slices_on_disk_are_those_in_memory(pieces, split):
-    stored, corpus = in_files(pieces / "corpus"), Corpus.load(pieces / "corpus")
+def test_slices_of_several_blocks_are_those_of_one(pieces, split):
+    stored, corpus = in_blocks(pieces / "corpus"), Corpus.load(pieces / "corpus")
     rows = corpus.rows(split)
     ours, theirs = (example_slices(data, data.rows(split), split) for data in (stored, corpus))
     assert ours.keys() == theirs.keys()

@@ -1,4 +1,4 @@
-"""SFT from rows on disk: they are those in memory, and a run that dies goes on to the same weights."""
+"""SFT from a corpus of several blocks: the examples of one, and a run that dies goes on to the same weights."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import yaml
-from support.examples import from_files, keep_in_files, training_examples
+from support.examples import from_blocks, keep_in_blocks, several_files, training_examples
 from support.kill import Point, random_points, stage_in_child
 from support.launched import launch
 from support.training import builder_of, catalogue_config, log_of, logged, make_inputs, same_weights, sft_config
@@ -16,11 +16,10 @@ from support.training import builder_of, catalogue_config, log_of, logged, make_
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.models.prompts.examples import ExampleBuilder
+from minionerec.data.order import MOST_SHUFFLED, SHUFFLED, default_buffer
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.training import examples
-from minionerec.training.examples import Chance, plan_parts
 from minionerec.training.packing import TreeCollator
 from minionerec.training.rows import SftExamples
 from minionerec.training.sampling import sample_blocks
@@ -30,10 +29,9 @@ MANY = {"next_sid": 1.0, "title_to_sid": 2.0, "sid_to_text": 1.5, "next_title": 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """A corpus in row groups of a few users, and a checkpoint on it."""
+    """A corpus in four files, and a checkpoint on it."""
     folder = tmp_path_factory.mktemp("shop")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minionerec.data.shards.GROUP", 7)
+    with several_files():
         make_inputs(folder)
     run_sft(sft_config(folder, epochs=0.2))
     return folder
@@ -44,143 +42,130 @@ def blocks(folder, **changes):
     return sft_config(folder, **{"evals_per_epoch": 2, **changes})
 
 
-def both(folder, path, monkeypatch, split="leave-last-out", **changes):
-    """The examples in memory, and those from files, which are as many."""
-    monkeypatch.setattr(examples, "_AT_ONCE", 10)
-    return both_of(folder, path, split, **changes)
-
-
-def both_of(folder, path, split="leave-last-out", **changes):
-    """The examples in memory, and those from files."""
-    bundle, builder, corpus = builder_of(folder, changes.get("wording", "compact"))
-    config = blocks(folder, **changes)
-    corpus = replace(corpus, split=split)
-    builder = ExampleBuilder(corpus, bundle.table, builder.wording, builder.specials)
-    memory, theirs = training_examples(bundle, builder, replace(config, max_tokens=0))
-    builder = ExampleBuilder(corpus.only_items(), bundle.table, builder.wording, builder.specials)
-    disk, ours = training_examples(bundle, builder, config, corpus, path / "rows")
-    assert changes.get("max_tokens") or ours.counts == theirs.counts
-    assert changes.get("max_tokens") or all(
-        ours.total(n) == theirs.total(n) for n in ("truncated", "truncated_completions")
-    )
-    assert [ours.total(name) for name in ("rows", "tokens", "losses")] == [
-        len(disk), sum(map(len, disk["input_ids"])), sum(label >= 0 for row in disk["labels"] for label in row)
-    ]  # fmt: skip
-    return memory, disk, ours
+def both(folder, path, split="leave-last-out", **changes):
+    """The examples of a corpus of one block, and those of the same in several."""
+    bundle, builder, _ = builder_of(folder, changes.get("wording", "compact"))
+    found = []
+    for block in (0, 1):
+        corpus = replace(Corpus.load(folder / "corpus", block), split=split)
+        assert (corpus.n_blocks > 1) == block
+        rows, stored = training_examples(bundle, builder, blocks(folder, **changes), corpus, path / str(block))
+        assert [stored.total(name) for name in ("rows", "tokens", "losses")] == [
+            len(rows), sum(map(len, rows["input_ids"])), sum(label >= 0 for row in rows["labels"] for label in row)
+        ]  # fmt: skip
+        found.append((rows, stored))
+    return found
 
 
 def keyed(row, names):
-    """A row as text; of weights those of labels, which alone are used."""
+    """A row as text; of weights those of labels, which alone are used; of prompts whatever begins."""
     reported = [round(float(w), 4) for w, label in zip(row["weights"], row["labels"], strict=True) if label >= 0]
+    if "prompts" in names:
+        return json.dumps(sorted(row["prompts"]))
     return json.dumps([reported if name == "weights" else row[name] for name in names])
 
 
-def same_rows(memory, disk, names=("input_ids", "labels", "weights")):
-    """As often in both, in whatever order."""
-    assert Counter(keyed(row, names) for row in disk) == Counter(keyed(row, names) for row in memory)
+def counted(rows, names=("input_ids", "labels", "weights")):
+    """How often each row is there."""
+    return Counter(keyed(row, names) for row in rows)
+
+
+PLAIN = ("input_ids", "labels", "weights")
 
 
 @pytest.mark.parametrize("all_positions", [False, True])
-def test_rows_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch, all_positions):
-    memory, disk, ours = both(
-        shop, tmp_path, monkeypatch, "global time 8:1:1", all_positions=all_positions, recency=2.0,
-        tasks={"next_sid": 1.0, "next_title": 1.0, "title_to_sid": 2.0},
-    )  # fmt: skip
-    same_rows(memory, disk)
-    values = disk.data.column("input_ids").chunk(0).values.to_numpy()
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"split": "global time 8:1:1", "recency": 2.0, "tasks": {"next_sid": 1.0, "title_to_sid": 2.0}}, PLAIN),
+        ({"tasks": {"title_history_to_title": 1.0}}, PLAIN),
+        ({"teacher": "some"}, (*PLAIN, "histories", "slots")),
+        ({"wording": "lcrec", "tasks": {"next_sid": 1.0, "title_to_sid": 1.0}}, ("prompts",)),
+    ],
+    ids=["weights", "titles", "teacher", "templates"],
+)
+def test_examples_of_several_blocks_are_those_of_one(shop, tmp_path, monkeypatch, changes, names, all_positions):
+    if names == ("prompts",) and all_positions:
+        pytest.skip("a window has one template")
+    monkeypatch.setattr(examples, "_AT_ONCE", 10)
+    (one, whole), (several, ours) = both(shop, tmp_path, all_positions=all_positions, **changes)
+    assert counted(several, names) == counted(one, names)
+    assert ours.counts == whole.counts
+    assert all(ours.total(name) == whole.total(name) for name in ("truncated", "truncated_completions"))
+    values = several.data.column("input_ids").chunk(0).values.to_numpy()
     assert np.shares_memory(values, ours.stored[0][0]["input_ids"])  # mapped, and nothing copied
+    if names == ("prompts",):
+        assert all(len({row["prompts"][0][1] for row in rows}) > 1 for rows in (one, several))
 
 
-@pytest.mark.parametrize("all_positions", [False, True])
-def test_what_a_teacher_is_asked_lies_on_disk_too(shop, tmp_path, monkeypatch, all_positions):
-    memory, disk, _ = both(shop, tmp_path, monkeypatch, teacher="some", all_positions=all_positions)
-    same_rows(memory, disk, ("input_ids", "labels", "weights", "histories", "slots"))
+def test_weights_of_tasks_are_shares_of_their_rows(shop, tmp_path):
+    (one, whole), (_, ours) = both(shop, tmp_path, all_positions=False, tasks=MANY)
+    assert whole.counts == {"next_sid": 120, "title_to_sid": 48, "sid_to_text": 36, "next_title": 60}
+    assert len(one) == 264
+    assert {**ours.counts, "next_title": 60} == whole.counts
+    assert abs(ours.counts["next_title"] - 60) <= 2  # a share of each of four blocks
 
 
-def test_prompts_in_several_ways_lie_on_disk_too(shop, tmp_path, monkeypatch):
-    tasks = {"next_sid": 1.0, "title_to_sid": 1.0}
-    memory, disk, _ = both(shop, tmp_path, monkeypatch, wording="lcrec", all_positions=False, tasks=tasks)
+def test_a_killed_writer_goes_on(shop, tmp_path, monkeypatch):
+    """The examples are those of a writer that was not killed."""
+    monkeypatch.setattr(examples, "_AT_ONCE", 10)
+    bundle, builder, corpus = builder_of(shop)
+    config = blocks(shop, all_positions=False)
+    wanted, _ = training_examples(bundle, builder, config, corpus, tmp_path / "whole")
+    make, calls = SftExamples.examples, []
 
-    def ways(rows):
-        return Counter(json.dumps(sorted(row["prompts"])) for row in rows)
+    def dies(self, requested):
+        calls.append(requested.positions[0])
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return make(self, requested)
 
-    assert ways(disk) == ways(memory)
-    assert all(len(row["prompts"]) > 1 for row in disk)
-    assert len({row["prompts"][0][1] for row in disk}) > 1  # examples begin with different ones
-
-
-def test_weights_of_tasks_are_shares_of_their_rows(shop, tmp_path, monkeypatch):
-    memory, disk, ours = both(shop, tmp_path, monkeypatch, all_positions=False, tasks=MANY)
-    assert ours.counts == {"next_sid": 120, "title_to_sid": 48, "sid_to_text": 36, "next_title": 60}
-    assert len(disk) == len(memory) == 264
-    assert [(part.share, part.times) for part in plan_parts([tmp_path], MANY, tmp_path)] == [
-        (1, 1), (1, 2), (1, 1), (0.5, 1), (0.5, 1)
-    ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def shards_of(tmp_path_factory):
-    """The shop in three shards of several row groups."""
-    folder = tmp_path_factory.mktemp("shards")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minionerec.data.shards.GROUP", 4)
-        patch.setattr("minionerec.data.shards.SHARD", 100)
-        make_inputs(folder)
-    run_sft(sft_config(folder, epochs=0.1))
-    assert len(Corpus.load(folder / "corpus").files) == 3
-    return folder
+    monkeypatch.setattr(SftExamples, "examples", dies)
+    with pytest.raises(KeyboardInterrupt):
+        training_examples(bundle, builder, config, corpus, tmp_path / "cut")
+    found, _ = training_examples(bundle, builder, config, corpus, tmp_path / "cut")
+    assert calls == [*range(0, 40, 10), *range(30, 120, 10)]
+    assert list(found) == list(wanted)
 
 
 LIMITED = {"all_positions": True, "epochs": 1}
 
 
-@pytest.mark.parametrize("tokens", [60, 201, 390])
-def test_an_epoch_has_as_many_tokens_as_are_asked_for(shards_of, tmp_path, monkeypatch, tokens):
-    """Whole rows of those in memory, of each shard as many tokens, and no row of a shard that is left out would fit."""
-    read = []
-    make = SftExamples.make
-    monkeypatch.setattr(SftExamples, "make", lambda *of: read.append(of) or make(*of))
-    monkeypatch.setattr(examples, "_AT_ONCE", 10)
-    memory, everything, _ = both_of(shards_of, tmp_path / "all", **LIMITED)
-    batches = len([part for _, part, *_ in read if not part.whole])
-    longest = max(map(len, memory["input_ids"]))
-    read.clear()
-    _, disk, ours = both_of(shards_of, tmp_path / "some", max_tokens=tokens, **LIMITED)
-    parts = [state["tally"]["tokens"] for _, state in ours.stored]
-    shares = [part.most for part in ours.parts]
-    assert sum(shares) == tokens and max(shares) - min(shares) <= 1
-    for share, taken in zip(shares, parts, strict=True):
-        assert share - longest < taken <= share
-    assert len([part for _, part, *_ in read if not part.whole]) < batches
-    names = ("input_ids", "labels", "weights")
-    assert Counter(keyed(row, names) for row in disk) < Counter(keyed(row, names) for row in everything)
+@pytest.mark.parametrize("tokens", [60, 201, 390, 10**9])
+def test_an_epoch_has_as_many_tokens_as_are_asked_for(shop, tmp_path, tokens):
+    """Whole rows, of each block as many tokens, and no row of a block that is left out would fit."""
+    limited = both(shop, tmp_path / "some", max_tokens=tokens, **LIMITED)
+    for (rows, stored), (every, whole) in zip(limited, both(shop, tmp_path / "all", **LIMITED), strict=True):
+        longest, count = max(map(len, every["input_ids"])), len(stored.parts)
+        for number, states in enumerate(zip(stored.stored, whole.stored, strict=True)):
+            taken, held = (state["tally"]["tokens"] for _, state in states)
+            share = tokens // count + (number < tokens % count)
+            assert taken == held <= share or share - longest < taken <= share
+        assert counted(rows) <= counted(every)
+        assert (len(rows) == len(every)) == (tokens == 10**9)
 
 
-def test_more_tokens_than_there_are_change_nothing(shards_of, tmp_path):
-    memory, disk, _ = both_of(shards_of, tmp_path, max_tokens=10**9, **LIMITED)
-    same_rows(memory, disk)
-
-
-def test_too_few_tokens_for_a_row_are_refused(shards_of, tmp_path):
+def test_too_few_tokens_for_a_row_are_refused(shop, tmp_path):
     with pytest.raises(DataError, match="max_tokens has no room for a single window"):
-        both_of(shards_of, tmp_path, max_tokens=5, **LIMITED)
+        both(shop, tmp_path, max_tokens=5, **LIMITED)
 
 
-def test_users_of_a_limited_epoch_are_drawn_by_seed(shards_of, tmp_path):
+def test_users_of_a_limited_epoch_are_drawn_by_seed(shop, tmp_path):
     found = []
     for seed in (1, 2, 1):
-        _, disk, _ = both_of(shards_of, tmp_path / str(len(found)), max_tokens=300, seed=seed, **LIMITED)
-        found.append(list(disk["input_ids"]))
-    assert found[0] == found[2] != found[1]
+        made = both(shop, tmp_path / str(len(found)), max_tokens=300, seed=seed, **LIMITED)
+        found.append([list(rows["input_ids"]) for rows, _ in made])
+    for first, other, again in zip(*found, strict=True):
+        assert first == again != other
 
 
-def test_a_limited_run_that_dies_ends_as_if_nothing_had_happened(shards_of, tmp_path):
+def test_a_limited_run_that_dies_ends_as_if_nothing_had_happened(shop, tmp_path):
     def config(folder):
-        return blocks(shards_of, output=str(tmp_path / folder / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
+        return blocks(shop, output=str(tmp_path / folder / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
 
     reported = stage_in_child(run_sft, tmp_path / "whole", config("whole"))
     manifest = read_manifest(tmp_path / "whole" / "sft")
-    assert 400 - 3 * 13 < manifest["counts"]["tokens"] <= 400
+    assert 400 - 13 < manifest["counts"]["tokens"] <= 400
     assert manifest["settings"]["max_tokens"] == 400
     run = partial(stage_in_child, run_sft, tmp_path / "cut", config("cut"))
     run(Point("step", reported["step"] // 2))
@@ -194,13 +179,8 @@ def test_tokens_are_limited_of_windows_alone(tmp_path):
             sft_config(tmp_path, max_tokens=50, **{"all_positions": False, **changes})
 
 
-def test_a_share_is_exact_over_batches():
-    seen, drawn = 0, 0
-    for number in range(50):
-        chance = Chance(0.3, seen, [1, number])
-        drawn += len(chance(7))
-        seen = chance.seen
-    assert (seen, drawn) == (350, 105)
+def test_many_examples_are_shuffled_block_by_block():
+    assert [default_buffer(count) for count in (0, MOST_SHUFFLED, MOST_SHUFFLED + 1)] == [0, 0, SHUFFLED]
 
 
 @pytest.mark.parametrize(("count", "processes", "size"), [(100, 1, 8), (100, 2, 8), (101, 3, 4), (5, 2, 8)])
@@ -215,15 +195,15 @@ def test_each_process_gets_its_own_blocks(count, processes, size):
 
 @pytest.fixture(scope="module")
 def whole(shop):
-    """A run from files that nothing interrupted, with its number of steps and writes."""
+    """A run from several blocks that nothing interrupted, with its number of steps and writes."""
     folder = shop / "whole"
-    return stage_in_child(partial(from_files, run_sft), folder, blocks(shop, output=str(folder / "sft")))
+    return stage_in_child(partial(from_blocks, run_sft), folder, blocks(shop, output=str(folder / "sft")))
 
 
 def dies_and_resumes(shop, tmp_path, points):
     for position, point in enumerate(points):
         mine = tmp_path / str(position)
-        run = partial(stage_in_child, partial(from_files, run_sft), mine, blocks(shop, output=str(mine / "sft")))
+        run = partial(stage_in_child, partial(from_blocks, run_sft), mine, blocks(shop, output=str(mine / "sft")))
         run(point)
         run()
         assert same_weights(mine / "sft", shop / "whole" / "sft"), point
@@ -264,15 +244,15 @@ def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypat
     assert first != second
 
 
-def test_examples_of_several_splits_are_read_from_files(shop, tmp_path, monkeypatch):
-    keep_in_files(monkeypatch)
+def test_examples_of_several_splits_are_read_from_blocks(shop, tmp_path, monkeypatch):
+    keep_in_blocks(monkeypatch)
     counts = run_sft(blocks(shop, output=str(tmp_path / "sft"), splits=["train", "valid", "test"])).counts
     assert counts["splits"] == ["train", "valid", "test"]
     assert counts["losses"] == 40 * 5 * 3  # five targets of three codes each
 
 
-def test_a_teacher_is_asked_about_rows_from_disk(shop, tmp_path, monkeypatch):
-    keep_in_files(monkeypatch)
+def test_a_teacher_is_asked_about_rows_of_several_blocks(shop, tmp_path, monkeypatch):
+    keep_in_blocks(monkeypatch)
     run_catalogue(catalogue_config(shop, output=str(tmp_path / "catalogue"), epochs=0.5))
     config = blocks(shop, output=str(tmp_path / "sft"), teacher=str(tmp_path / "catalogue"), epochs=1, variants=1)
     assert run_sft(config).counts["rows"] == {"next_sid": 80}

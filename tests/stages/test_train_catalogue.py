@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.checkpoints import save_checkpoint
-from support.examples import keep_in_files, sid_windows
+from support.examples import keep_in_blocks, several_files, sid_windows
 from support.kill import Point, stage_in_child
 from support.processes import keeping_weights, stage_in_processes
 from support.training import (
@@ -63,7 +63,8 @@ def sharpening(folder, **changes):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("catalogue")
-    make_inputs(folder)
+    with several_files():
+        make_inputs(folder)
     return folder, run_catalogue(catalogue_config(folder))
 
 
@@ -208,7 +209,8 @@ def first_step(monkeypatch, config):
 def test_the_loss_of_a_step_by_hand(trained, tmp_path, monkeypatch, objective):
     """Weighted by recency, and without what the windows themselves added to the counts."""
     folder, _ = trained
-    replace(Corpus.load(folder / "corpus"), split="global time").save(tmp_path / "corpus", config={}, inputs={})
+    with several_files():  # as of the checkpoint's
+        replace(Corpus.load(folder / "corpus"), split="global time").save(tmp_path / "corpus", config={}, inputs={})
     config = sharpening(
         folder,
         corpus=str(tmp_path / "corpus"),
@@ -609,14 +611,14 @@ def test_blocks_change_nothing_in_a_run(sampled, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("make", [catalogue_config, sampling])
-def test_a_corpus_too_large_for_memory_is_read_shard_by_shard(trained, tmp_path, monkeypatch, make, caplog):
+def test_a_corpus_of_several_blocks_is_read_block_by_block(trained, tmp_path, monkeypatch, make, caplog):
     """The same windows in another order; a stopped run goes on, and nothing is left of the arrays."""
     folder, _ = trained
-    keep_in_files(monkeypatch, 100)
+    keep_in_blocks(monkeypatch)
     config = make(folder, output=str(tmp_path / "whole"), epochs=4)
     with caplog.at_level("INFO", "minionerec"):
         result = run_catalogue(config)
-    assert "has 120 training examples: they stay in its files" in caplog.text
+    assert "has 120 training examples: 4 blocks" in caplog.text
     assert (result.counts["windows"], result.counts["targets"]) == (40, 120)
     assert np.diff(logged(result.output, "eval_loss")).sum() < 0
     stopped = replace(config, output=str(tmp_path / "stopped"))
@@ -627,6 +629,8 @@ def test_a_corpus_too_large_for_memory_is_read_shard_by_shard(trained, tmp_path,
     run_catalogue(stopped)
     assert same_weights(stopped.output, config.output)
     assert not list(tmp_path.rglob("*.npy"))
+    every = run_catalogue(make(folder, output=str(tmp_path / "every"), epochs=1, splits=["train", "valid", "test"]))
+    assert every.counts["targets"] == 200
 
 
 def test_the_loss_of_fewer_validation_rows_changes_nothing_else(sampled, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.checkpoints import save_checkpoint
 from support.evaluation import config as eval_config
-from support.examples import keep_in_files
+from support.examples import keep_in_blocks, several_files
 from support.session import LATER_ON, make_session_corpus
 from support.small_shop import sign, spoil_manifest
 from support.training import (
@@ -54,7 +54,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("contexts")
     make_inputs(folder)
     (folder / "corpus").rename(folder / "chains")
-    make_session_corpus(folder / "corpus", USERS)
+    with several_files():
+        make_session_corpus(folder / "corpus", USERS)
     make_session_corpus(folder / "timeless", USERS, timed=False)
     run_catalogue(conditioned(folder, output=str(folder / "conditioned"), **LEARNS))
     run_catalogue(catalogue_config(folder, output=str(folder / "plain"), **LEARNS))
@@ -236,14 +237,14 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("loss", [{}, {"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0}])
-def test_a_corpus_too_large_for_memory_tells_the_same(made, tmp_path, monkeypatch, caplog, loss):
-    keep_in_files(monkeypatch, 100)
+def test_a_corpus_of_several_blocks_tells_the_same(made, tmp_path, monkeypatch, caplog, loss):
+    keep_in_blocks(monkeypatch)
     with caplog.at_level("INFO", "minionerec"):
-        result = run_catalogue(conditioned(made, output=str(tmp_path / "shards"), **LEARNS, **loss))
-    assert "they stay in its files" in caplog.text and "has no times" not in caplog.text
+        result = run_catalogue(conditioned(made, output=str(tmp_path / "blocks"), **LEARNS, **loss))
+    assert "blocks, read one after another" in caplog.text and "has no times" not in caplog.text
     assert result.counts["best"]["eval_ndcg@10"] > 0.95
     assert set(result.counts["popularity"]) == set(SESSION_CONTEXTS)
-    logs = [load_bundle(folder).model.popularity.logs for folder in (tmp_path / "shards", made / "conditioned")]
+    logs = [load_bundle(folder).model.popularity.logs for folder in (tmp_path / "blocks", made / "conditioned")]
     assert torch.allclose(*logs, atol=1e-5)
 
 

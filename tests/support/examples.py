@@ -1,6 +1,7 @@
-"""Examples and windows of corpora, and corpora that stay in their files however small they are."""
+"""Examples and windows of corpora, and corpora of several blocks however small they are."""
 
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,42 +10,64 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from minionerec.core.artefacts import write_artefact
 from minionerec.data import corpus as corpus_module
-from minionerec.data.corpus import Corpus
+from minionerec.data import order
+from minionerec.data.chains import concatenated
+from minionerec.data.corpus import Corpus, write_corpus
+from minionerec.data.shards import read_shard
 from minionerec.data.source import Source
 from minionerec.data.windows import FlatWindows, recency_weights
 from minionerec.models.prompts.wording import NEXT_SID
-from minionerec.pipeline import grpo, sft
 from minionerec.training.catalogue.windows import held_out_windows, read_windows, write_windows
 from minionerec.training.examples import training_set
 from minionerec.training.rows import COLUMNS, SftExamples, WindowTexts, window_columns
 
 
-def in_files(path):
-    """A corpus artefact whose examples stay in its files."""
+@contextmanager
+def several_files(most=60):
+    """Write corpora in files of about so many interactions."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minionerec.data.corpus.ROWS_IN_MEMORY", -1)
-        return Corpus.load(path)
+        patch.setattr("minionerec.data.shards.SHARD", most)
+        yield
 
 
-def keep_in_files(monkeypatch, most=5):
-    """Let corpora of more training examples be too large for memory, and none of them be read whole."""
-    read = Corpus.train.fget
+def in_blocks(path):
+    """The corpus of an artefact, written again in several files, of which each is a block."""
+    corpus, again = Corpus.load(path), Path(f"{path}_in_blocks")
+    if not again.exists():
+        chains = concatenated([part for file in corpus.files for part in read_shard(file, corpus.n_items)])
+        most, counts = max(1, len(chains.items) // 4), corpus.all_counts()
+        with several_files(most), write_artefact(again, "corpus", config={}, counts=counts) as folder:
+            write_corpus(folder, corpus.items, chains)
+    found = Corpus.load(again, block=1)
+    assert found.n_blocks > 1
+    return found
+
+
+def keep_in_blocks(monkeypatch):
+    """Let each file of a corpus be a block, of several, and none of them be read whole; few examples be shuffled."""
+    monkeypatch.setattr(order, "MOST_SHUFFLED", 0)
+    monkeypatch.setattr(order, "SHUFFLED", 16)
+    load, read = Corpus.load.__func__, Corpus.train.fget
+
+    def several(cls, path):
+        found = load(cls, path, block=1)
+        assert found.n_blocks > 1, f"{path} has a single file"
+        return found
 
     def guarded(corpus):
-        assert not corpus.in_files, "a large corpus was read whole"
+        assert not corpus.groups, "a large corpus was read whole"
         return read(corpus)
 
-    monkeypatch.setattr(corpus_module, "ROWS_IN_MEMORY", most)
-    for module in (sft, grpo):
-        monkeypatch.setattr(module, "SHUFFLED", 16)
+    monkeypatch.setattr(Corpus, "load", classmethod(several))
     monkeypatch.setattr(Corpus, "train", Corpus.train.getter(guarded))
 
 
-def from_files(run, config):
-    """Run a stage, in a process of its own, with every corpus too large for memory."""
-    corpus_module.ROWS_IN_MEMORY = -1
-    sft.SHUFFLED = grpo.SHUFFLED = 16
+def from_blocks(run, config):
+    """Run a stage, in a process of its own, with each file of a corpus a block."""
+    corpus_module.BLOCK = 1
+    order.MOST_SHUFFLED, order.SHUFFLED = 0, 16
     return run(config)
 
 
@@ -98,22 +121,20 @@ def sid_windows(corpus, table, recency, session_context=False):
     return windows, held_out_windows(corpus.valid, table, corpus.max_history, session_context)
 
 
-def training_examples(bundle, builder, config, corpus=None, folder=None, splits=("train",)):
-    """The training examples of a builder's corpus, or of another's files: a data set, and what it is of."""
-    names = ("max_prompt_length", "all_positions", "variants", "recency")
+def training_examples(bundle, builder, config, corpus=None, folder=None):
+    """The training examples of a corpus, that of a builder if None: a data set, and what it is of."""
+    names = ("max_prompt_length", "all_positions", "variants", "max_tokens", "recency")
     maker = SftExamples(
         bundle.tokenizer,
         builder,
         corpus or builder.corpus,
         config.tasks,
         config.seed,
-        splits,
-        by_shard=corpus is not None,
         teacher=bool(config.teacher),
         **{name: getattr(config, name) for name in names},
     )
     with tempfile.TemporaryDirectory() as path:
-        found = training_set(maker, Path(folder or path), config.max_tokens)
+        found = training_set(maker, Path(folder or path))
         return found.rows, found
 
 
@@ -130,7 +151,8 @@ def tokenised_rows(bundle, builder, max_prompt_length, recency=0.0, **settings):
     """The examples of the task next_sid, one an interaction, with all that a teacher is asked: name to lists."""
     settings = {"max_prompt_length": max_prompt_length, "recency": recency, "teacher": True, **settings}
     maker = SftExamples(bundle.tokenizer, builder, builder.corpus, {NEXT_SID: 1.0}, **{"seed": 42, **settings})
-    return listed(*maker.whole(NEXT_SID, np.arange(len(builder.corpus.train))))
+    _, make = maker.opened(NEXT_SID)
+    return listed(*make(np.arange(len(builder.corpus.train))))
 
 
 def listed(columns, counted):

@@ -9,6 +9,7 @@ import numpy as np
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.contexts import SAME, UNKNOWN
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import row_contexts
 from minionerec.models.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
 from minionerec.sid.table import SidTable
@@ -151,7 +152,8 @@ class ExampleBuilder:
             ConfigError: If the task is unknown, or missing in the wording.
             DataError: If nothing could be built.
         """
-        examples = self.some(task, split)
+        rows = None if task in ITEM_TASKS else self.corpus.rows(split)
+        examples = self.some(task, rows=rows, training=split == "train")
         if not examples:
             raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
         return examples
@@ -173,20 +175,32 @@ class ExampleBuilder:
             self._answerable[task] = found
         return self._answerable[task]
 
-    def some(self, task: str, split: str, items: Sequence[int] | np.ndarray | None = None) -> list[PromptExample]:
-        """Examples of one task as `build` gives them, or none; of an item task those of some items.
+    def some(
+        self,
+        task: str,
+        items: Sequence[int] | np.ndarray | None = None,
+        rows: SplitExamples | None = None,
+        *,
+        training: bool = True,
+    ) -> list[PromptExample]:
+        """Examples of one task as `build` gives them, or none.
+
+        Args:
+            task: Its name.
+            items: Item indices, of a task about items; all items if None.
+            rows: Examples of the corpus, of any other task.
+            training: Whether they are trained on: then prompts come by every template of the wording.
 
         Raises:
             ConfigError: If the task is unknown, or missing in the wording.
         """
         able = self.answerable(task)
-        ways = range(len(self.wording.task(task).prompts) if split == "train" else 1)
+        ways = range(len(self.wording.task(task).prompts) if training else 1)
         queries: Iterable[tuple[dict[str, Any], int]]
-        if task in ITEM_TASKS:
+        if rows is None:
             chosen = range(self.corpus.n_items) if items is None else np.asarray(items).tolist()
             queries = (({"item": item}, item) for item in chosen)
         else:
-            rows = self.corpus.rows(split)
             contexts = row_contexts(rows.times, len(rows)).tolist()
             parts = zip(rows.histories, contexts, strict=True)
             histories = ({"history": history, "context": context} for history, context in parts)

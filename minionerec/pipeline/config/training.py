@@ -139,8 +139,8 @@ class SftConfig(LanguageRunConfig):
     )
     max_tokens: int = setting(
         0,
-        "all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole windows of "
-        "users drawn by seed, and no others are tokenised; 0: all",
+        "all_positions, one task of weight 1: tokens of an epoch; of each block of the corpus as many, as whole "
+        "windows drawn by seed, and no others are tokenised; 0: all",
         least=0,
     )
     lora_rank: int = setting(

@@ -28,7 +28,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME
 from minionerec.data.transitions import TransitionPairs, count_transitions
-from minionerec.data.windows import FlatWindows, Windows, padded_windows
+from minionerec.data.windows import Windows, padded_windows
 from minionerec.metrics.predictions import SESSION_CONTEXT
 from minionerec.metrics.ranking import ranking_metrics, ranks_in
 from minionerec.recommend.rankers.candidates import (
@@ -63,7 +63,7 @@ _PART = 1 << 18  # windows counted at a time
 _NEWEST = 10  # items of a history that transition counts read
 _EXAMPLES = 5000  # size of the fixed sample of validation examples for choosing constants
 _FEWEST_EXAMPLES, _PRODUCT = 1000, 800_000_000  # fewer, so many at least, where times training examples they are more
-_TRAINING = 1 << 20  # training examples of a corpus on disk from which constants are chosen
+_TRAINING = 1 << 22  # training examples from which constants are chosen
 _NEAREST = 100  # most similar candidates of each, by their texts
 _RIDGE_ITEMS = 2000  # most popular candidates among which the ridge is chosen
 _MIRRORED = 512  # rows of a symmetric matrix that are copied at a time
@@ -302,7 +302,12 @@ class BaselineExamples:
     @cached_property
     def are_many(self) -> bool:
         """Whether all pairs of candidates would be too many for memory."""
-        return self.data.in_files or sum(map(len, self._windows)) > _PART
+        held = 0
+        for found in self.data.windows("train", self._width):
+            held += len(found)
+            if held > _PART:
+                return True
+        return False
 
     @cached_property
     def id_positions(self) -> np.ndarray:
@@ -325,11 +330,6 @@ class BaselineExamples:
     def _width(self) -> int:
         """Items of a history in which pairs are counted: those that models read, or all that are looked up."""
         return max(self.data.max_history, _NEWEST)
-
-    @cached_property
-    def _windows(self) -> list[FlatWindows]:
-        """All training windows, of a corpus in memory."""
-        return list(self.data.windows("train", self._width))
 
     @cached_property
     def _targets(self) -> tuple[np.ndarray, np.ndarray | None]:
@@ -398,7 +398,7 @@ class BaselineExamples:
             histories, targets, rows = map(np.concatenate, zip(*parts, strict=True))
             return histories, targets, rows
 
-        for found in self.data.windows("train", width) if self.data.in_files else self._windows:
+        for found in self.data.windows("train", width):
             for start in range(0, max(1, len(found)), _PART):
                 held.append(padded_windows(found.take(slice(start, start + _PART)), width, "right"))
                 if sum(len(histories) for histories, _, _ in held) >= _PART:
@@ -967,12 +967,12 @@ class TransitionGrid(_Grid[TransitionConstants]):
         return history_scores(self.newest, counts, how.score_decay, _rarity(counts))
 
     def _parts(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """The training windows; of a corpus on disk the first that hold `_TRAINING` targets."""
+        """The training windows, the first that hold `_TRAINING` targets."""
         held = 0
         for part in self.rows.parts():
             yield part
             held += int((part[1] > 0).sum())
-            if self.rows.data.in_files and held >= _TRAINING:
+            if held >= _TRAINING:
                 return
 
     def points(self) -> Iterator[TransitionConstants]:

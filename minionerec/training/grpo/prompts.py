@@ -10,11 +10,10 @@ from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.contexts import UNKNOWN
-from minionerec.data.corpus import Corpus
 from minionerec.data.session import row_contexts
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
-from minionerec.training.examples import Columns, ExampleMaker, Ragged, TaskExamples, TrainingSet, ragged, training_set
+from minionerec.training.examples import ExampleMaker, Made, Ragged, TaskExamples, TrainingSet, ragged, training_set
 
 
 def check_task(task: str) -> None:
@@ -49,10 +48,10 @@ class PromptExamples(ExampleMaker):
         for task in self.tasks:
             check_task(task)
 
-    def examples(self, requested: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
+    def examples(self, requested: TaskExamples) -> Made:
         """Prompts of one task."""
-        builder = requested.builder(self.builder)
-        made = builder.some(requested.task, "train", requested.items) if len(requested.numbers) else []
+        builder = self.builder
+        made = builder.some(requested.task, requested.items, requested.rows)
         prompts, truncated = encode_prompt(self.tokenizer, [example.prompt for example in made], self.max_prompt_length)
         targets = np.array([example.target for example in made], dtype=np.int64)
         tails = [example.completion[len(builder.table.sids[example.target]) :] for example in made]
@@ -77,7 +76,6 @@ def grpo_examples(
     seed: int,
     max_prompt_length: int,
     folder: Path,
-    corpus: Corpus | None = None,
 ) -> TrainingSet:
     """The prompts (`Row`) of all tasks by their weights.
 
@@ -91,16 +89,10 @@ def grpo_examples(
         seed: Seed of the draws.
         max_prompt_length: Prompts are truncated to this many last tokens.
         folder: Folder of the prompts, written where they do not exist yet.
-        corpus: A corpus whose examples are read from its files; that of the builder if None.
 
     Raises:
         ConfigError: If a task's completion is not an SID.
     """
-    about = (builder, corpus or builder.corpus, tasks, seed)
-    found = training_set(PromptExamples(tokenizer, max_prompt_length, *about, by_shard=corpus is not None), folder)
-    missing, rng = -len(found) % prompts_per_step, np.random.default_rng(seed)
-    if corpus is None:
-        again = np.resize(rng.permutation(len(found)), missing)
-    else:
-        again = rng.integers(len(found), size=missing)
-    return replace(found, again=again)
+    found = training_set(PromptExamples(tokenizer, max_prompt_length, builder, builder.corpus, tasks, seed), folder)
+    missing = -len(found) % prompts_per_step
+    return replace(found, again=np.resize(np.random.default_rng(seed).permutation(len(found)), missing))

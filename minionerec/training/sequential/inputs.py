@@ -1,6 +1,6 @@
 """Inputs of a model and its training: examples, hyper-parameters, text vectors, counts, digits, SIDs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,14 +8,13 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import Protocol
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import row_contexts
 from minionerec.data.transitions import training_transitions
-from minionerec.data.windows import padded_windows
+from minionerec.data.windows import window_bounds
 from minionerec.models.sequential.model import ModelData, SequentialModel
 from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters, model_class
 from minionerec.sid.table import SidTable
@@ -32,7 +31,7 @@ class ModelInputs:
     Attributes:
         corpus: Items and training examples.
         held_out: "valid" and "test" to the examples that are measured.
-        users: User to number, of those with a training example.
+        users: User to number, of those with a training example; empty where the model has no vectors of users.
         counts: Numbers of examples, users, items and windows, for the manifest.
         hyper: Hyper-parameters of the model, with those that the data set.
         data: Fixed inputs of the model besides histories.
@@ -68,6 +67,10 @@ class ModelInputs:
         numbers = np.array([self.users.get(user, len(self.users)) for user in rows.user_ids], dtype=np.int64)
         row_numbers: np.ndarray = numbers[rows.user_numbers]
         return row_numbers
+
+    def training_users(self) -> np.ndarray:
+        """The number of each training example's user, block by block: int64 (R,)."""
+        return np.concatenate([self.user_numbers(rows) for _, rows in self.corpus.batches("train")])
 
     def further_inputs(self, model: SequentialModel, rows: SplitExamples) -> dict[str, Any]:
         """Inputs of a model beside histories: `users` and `contexts`, as ranking takes them."""
@@ -106,21 +109,21 @@ def make_inputs(
     """
     hyper = check_hyper(model, hyper)
     chosen = {**hyper_parameters(model), **hyper}
-    if corpus.in_files and chosen.get("personal"):
-        raise ConfigError(
-            f"model {model} has a vector for each user, which a corpus that is too large for memory does not "
-            "allow; give it personal=false."
-        )
     held_out = {split: corpus.sample(split, -1, protocol.seed) for split in MEASURED}
-    users = _number_users(list(held_out.values()) if corpus.in_files else [corpus.train])
+    users, sizes = _count_blocks(corpus, protocol, number=bool(chosen.get("personal")))
     data = ModelData(
         padding=protocol.padding,
-        num_users=len(users) + (not corpus.leaves_two_out),
+        num_users=sizes["users"] + (not corpus.leaves_two_out),
         text=text,
         transitions=_count(chosen, corpus, protocol),
         digits=digits,
     )
-    counts = _counts(corpus, held_out, users, protocol)
+    measured = {split: len(rows) for split, rows in held_out.items()}
+    if corpus.leaves_two_out:
+        counts = {**corpus.counts, **measured}
+    else:
+        items = {"items": corpus.n_items, "split": corpus.split}
+        counts = {"train": corpus.sizes["train"], **measured, **sizes, **items}
     logger.info("%s: %s", protocol.title, "  ".join(f"{name} {value}" for name, value in counts.items()))
     return ModelInputs(
         corpus=corpus,
@@ -134,27 +137,28 @@ def make_inputs(
     )
 
 
-def _number_users(parts: Sequence[SplitExamples]) -> dict[str, int]:
-    """The users of rows, in the order of each one's first row."""
+def _count_blocks(corpus: Corpus, protocol: Protocol, *, number: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """Count the training windows and the users of a corpus.
+
+    Args:
+        corpus: The corpus; blocks have no user in common.
+        protocol: The protocol, whose histories windows have.
+        number: Whether users are numbered.
+
+    Returns:
+        The users in the order of each one's first example with their numbers, if wanted; and the counts.
+    """
     known: dict[str, int] = {}
-    for rows in parts:
+    windows = users = 0
+    for block in corpus.blocks():
+        found, rows = corpus.block_windows(block), block.rows["train"]
+        windows += len(window_bounds(found.begins, found.ends, np.maximum(found.firsts, 1), protocol.max_len)[0])
         numbers, firsts = np.unique(rows.user_numbers, return_index=True)
-        for user in rows.user_ids[numbers[np.argsort(firsts)]]:
-            known.setdefault(user, len(known))
-    return known
-
-
-def _counts(
-    corpus: Corpus, held_out: Mapping[str, SplitExamples], users: Mapping[str, int], protocol: Protocol
-) -> Mapping[str, Any]:
-    """Numbers for the manifest."""
-    if corpus.leaves_two_out:
-        return {**corpus.counts, **{split: len(rows) for split, rows in held_out.items()}}
-    sizes = {"train": corpus.sizes["train"], **{split: len(rows) for split, rows in held_out.items()}}
-    if not corpus.in_files:
-        windows = (padded_windows(part, protocol.max_len, protocol.padding) for part in corpus.windows("train"))
-        sizes |= {"windows": sum(len(histories) for histories, _, _ in windows), "users": len(users)}
-    return {**sizes, "items": corpus.n_items, "split": corpus.split}
+        met = dict.fromkeys(rows.user_ids[numbers[np.argsort(firsts)]])
+        users += len(met)
+        for user in met if number else ():
+            known[user] = len(known)
+    return known, {"windows": windows, "users": users}
 
 
 def _count(hyper: Mapping[str, Any], corpus: Corpus, protocol: Protocol) -> csr_array | None:

@@ -17,11 +17,11 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.log import NO_CLOCK, Clock, get_logger, progress
 from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.order import SHUFFLED, block_order, in_batches
+from minionerec.data.order import block_order, default_buffer, in_batches
 from minionerec.data.protocols import Protocol
 from minionerec.data.rows import Side, SplitExamples, mapped
 from minionerec.data.session import corpus_contexts, row_contexts
-from minionerec.data.windows import Windows, mapped_windows, padded_windows
+from minionerec.data.windows import Windows, mapped_windows
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.nn.session import hidden
 from minionerec.models.sequential.model import SequentialModel
@@ -100,10 +100,9 @@ class TrainingExamples:
         *,
         all_positions: bool = False,
         users: np.ndarray | None = None,
-        shuffled: int = 0,
         folder: Path | None = None,
     ) -> "TrainingExamples":
-        """The training examples of a corpus; those of one that stays in its files are mapped from a folder.
+        """The training examples of a corpus, block by block, mapped from files.
 
         Args:
             corpus: The corpus.
@@ -111,34 +110,23 @@ class TrainingExamples:
             padding: Side of the padding.
             all_positions: Whether windows are wanted.
             users: See `TrainingExamples`.
-            shuffled: See `TrainingExamples`; `SHUFFLED` in place of 0 where examples are mapped.
-            folder: Folder of the arrays of a large corpus, written where they do not exist yet.
+            folder: Folder of the arrays, written where they do not exist yet; a temporary one if None.
 
         Raises:
             ConfigError: If there is none.
         """
         if not corpus.sizes["train"]:
             raise ConfigError("there is no training example; take data with longer histories.")
-        on_disk = folder if corpus.in_files else None
-        shuffled = shuffled or (0 if on_disk is None else SHUFFLED)
         if all_positions:
-            window_parts = corpus.windows("train")
-            windows = (
-                padded_windows(next(window_parts), max_len, padding)
-                if on_disk is None
-                else mapped_windows(window_parts, on_disk / "windows", max_len, padding)
-            )
+            windows = mapped_windows(corpus.windows("train"), folder and folder / "windows", max_len, padding)
             if not len(windows[0]):
                 raise ConfigError("there is no training example; take data with longer histories.")
             contexts = corpus_contexts(corpus) if corpus.has_times else None
-            return cls(max_len, padding, None, windows, None, contexts, shuffled)
-        if on_disk is None:
-            rows = corpus.train
-        else:
-            parts = (rows for _, rows in corpus.batches("train"))
-            rows = mapped(parts, on_disk / "samples", corpus.has_times)
+            return cls(max_len, padding, None, windows, None, contexts, default_buffer(len(windows[0])))
+        parts = (rows for _, rows in corpus.batches("train"))
+        rows = mapped(parts, folder and folder / "samples", corpus.has_times)
         contexts = None if rows.times is None else row_contexts(rows.times, len(rows))
-        return cls(max_len, padding, rows, None, users, contexts, shuffled)
+        return cls(max_len, padding, rows, None, users, contexts, default_buffer(len(rows)))
 
     def __len__(self) -> int:
         """Number of rows, or windows."""

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.examples import in_files
+from support.examples import in_blocks
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
@@ -110,7 +110,7 @@ def test_the_published_layout_gets_times_that_come_back_from_disk(layout, caplog
     folder, wanted = layout
     with caplog.at_level("INFO", "minionerec"):
         result = run_prepare(prepared(folder, "timed", times_by_order=True))
-    corpus, stored = Corpus.load(result.output), in_files(result.output)
+    corpus, stored = Corpus.load(result.output), in_blocks(result.output)
     expected = with_times_by_order(read_published(folder / "Amazon", "Pots"))
     assert {name: len(rows) for name, rows in wanted.items()} == {"train": 14, "valid": 2, "test": 4}
     for name in SPLITS:
@@ -155,7 +155,7 @@ def test_the_published_layout_gets_the_times_of_a_file(layout, caplog):
     caplog.clear()
     with caplog.at_level("INFO", "minionerec"):
         result = run_prepare(prepared(folder, "timed", times=str(file)))
-    corpus, stored = Corpus.load(result.output), in_files(result.output)
+    corpus, stored = Corpus.load(result.output), in_blocks(result.output)
     expected = with_times_of_file(read_published(folder / "Amazon", "Pots"), file)
     assert not result.up_to_date and corpus.has_times and stored.has_times
     for name in SPLITS:

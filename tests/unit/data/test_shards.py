@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.baskets import EVENLY, source_of
 from support.builder import build
-from support.examples import in_files
+from support.examples import in_blocks
 from support.small_corpus import corpus_of
 from support.small_corpus import rows_of as as_rows
 
@@ -68,7 +68,7 @@ def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, m
     assert len(files[0]) > 2
     if ties != "together":  # rows know no time of a first step's items but the newest's
         assert [one.read_bytes() for one in files[0]] == [one.read_bytes() for one in files[1]]
-    loaded, stored = Corpus.load(tmp_path / "one"), in_files(tmp_path / "one")
+    loaded, stored = Corpus.load(tmp_path / "one"), in_blocks(tmp_path / "one")
     assert loaded.popularity().tolist() == stored.popularity().tolist() == corpus.popularity().tolist()
     for name in SPLITS:
         wanted = reported(corpus.rows(name))
@@ -134,12 +134,12 @@ def test_the_bytes_do_not_depend_on_how_sequences_came(tmp_path, monkeypatch):
 
 
 def test_rows_that_are_not_there(tmp_path):
-    rows = as_rows([("u", [0], 1)])
+    rows = as_rows([(f"u{user}", [0], 1) for user in range(9)])
     corpus_of(rows, rows, rows).save(tmp_path / "c", config={}, inputs={})
-    stored = in_files(tmp_path / "c")
-    assert stored.sizes == dict.fromkeys(SPLITS, 1)  # counted, for the manifest does not say
-    for numbers in ([1], [-1], []):
-        with pytest.raises(DataError, match="has examples 0 to 0"):
+    stored = in_blocks(tmp_path / "c")
+    assert stored.sizes == dict.fromkeys(SPLITS, 9)  # counted, for the manifest does not say
+    for numbers in ([9], [-1], []):
+        with pytest.raises(DataError, match="has examples 0 to 8"):
             stored.chosen("test", np.array(numbers, dtype=np.int64))
     with pytest.raises(DataError, match="unknown split 'tests'"):
         next(stored.batches("tests"))

@@ -1,9 +1,9 @@
-"""Windows of a corpus on disk are those of the corpus in memory, in another order."""
+"""Windows of a corpus of several blocks are those of one block, in another order."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.examples import each_window, in_files, user_windows
+from support.examples import in_blocks, user_windows
 
 from minionerec.core.errors import ArtefactError
 from minionerec.data import windows as module
@@ -12,7 +12,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.order import block_order
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, RowTimes
-from minionerec.data.windows import flat_windows, mapped_windows, padded_windows
+from minionerec.data.windows import mapped_windows, padded_windows
 
 HISTORY = 6
 
@@ -43,7 +43,7 @@ def made(folder, seed, ties="before", users=30):
     Corpus(items, **splits, split="global time 7:1.5:1.5", max_history=HISTORY, counts=counts).save(
         folder / "corpus", config={}, inputs={}
     )
-    return Corpus.load(folder / "corpus"), in_files(folder / "corpus")
+    return Corpus.load(folder / "corpus"), in_blocks(folder / "corpus")
 
 
 def in_order(*arrays):
@@ -52,7 +52,7 @@ def in_order(*arrays):
 
 @pytest.mark.parametrize("ties", ["before", "together"])
 @pytest.mark.parametrize(("max_len", "padding"), [(HISTORY, "right"), (4, "left"), (9, "right")])
-def test_windows_on_disk_are_those_in_memory(tmp_path, ties, max_len, padding):
+def test_windows_of_several_blocks_are_those_of_one(tmp_path, ties, max_len, padding):
     for seed in range(3):
         corpus, stored = made(tmp_path / str(seed), seed, ties)
         (whole,) = corpus.windows("train")
@@ -66,23 +66,24 @@ def test_windows_on_disk_are_those_in_memory(tmp_path, ties, max_len, padding):
 
 
 @pytest.mark.parametrize("ties", ["before", "together"])
-def test_windows_of_joined_splits_are_those_of_the_files(tmp_path, ties):
+def test_windows_of_joined_splits_are_those_of_one_block(tmp_path, ties):
     corpus, stored = made(tmp_path, 7, ties)
-    every = corpus.training_on(["valid", "test"])
-    before = np.cumsum([0, stored.sizes["train"], stored.sizes["valid"]]).tolist()
-    numbered = dict(zip(("train", "valid", "test"), before, strict=True))
+    every, ours = (data.training_on(["valid", "test"]) for data in (corpus, stored))
+    assert every.sizes == ours.sizes == {**corpus.sizes, "train": sum(corpus.sizes.values())}
 
     def plain(windows):
         return sorted((w.items.tolist(), w.rows.tolist(), w.first_target) for w in windows)
 
-    parts = [flat_windows(part, HISTORY, stored.together, numbered) for part in stored.chains()]
-    found = [window for part in parts for window in each_window(part)]
-    assert plain(found) == plain(user_windows(every))
+    assert plain(user_windows(ours)) == plain(user_windows(every))
+    targets = np.full(len(every.train), -1)
+    for numbers, rows in ours.batches("train"):
+        targets[numbers] = rows.targets
+    assert targets.tolist() == every.train.targets.tolist()
+    assert ours.train.targets.tolist() == every.train.targets.tolist()
 
 
 def test_a_killed_writer_resumes(tmp_path, monkeypatch):
     """Whatever it had written behind its last commit."""
-    monkeypatch.setattr("minionerec.data.shards.GROUP", 4)
     _, stored = made(tmp_path, 3)
 
     def write(folder):
@@ -93,7 +94,7 @@ def test_a_killed_writer_resumes(tmp_path, monkeypatch):
 
     def dies(*given):
         calls.append(1)
-        if len(calls) == 6:
+        if len(calls) == 3:
             raise KeyboardInterrupt
         return make(*given)
 
@@ -106,7 +107,7 @@ def test_a_killed_writer_resumes(tmp_path, monkeypatch):
     again = write(tmp_path / "cut")
     for found, wanted in zip(again, whole, strict=True):
         assert np.array_equal(found, wanted)
-    assert len(calls) > 6
+    assert len(calls) > 5
 
 
 def test_columns_say_what_is_wrong_with_them(tmp_path):

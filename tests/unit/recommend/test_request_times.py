@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builder import build, read_tables
-from support.examples import in_files
+from support.examples import in_blocks
 
 from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
@@ -235,7 +235,7 @@ def test_the_unit_of_a_corpus(tmp_path, times, clock):
     built = corpus_of(tmp_path, pd.DataFrame(rows, columns=["user_id", "item_id", "timestamp"]))
     assert SessionClock.of(built.corpus()) == clock
     built.corpus().save(tmp_path / "corpus", config={}, inputs={})
-    assert SessionClock.of(in_files(tmp_path / "corpus")) == clock
+    assert SessionClock.of(in_blocks(tmp_path / "corpus")) == clock
     assert SessionClock.of(Corpus.load(tmp_path / "corpus")).unit in ("day", "hour", "minute", "second")
 
 

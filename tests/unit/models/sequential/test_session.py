@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from support.examples import in_files
+from support.examples import in_blocks
 from support.histories import sequential_model
 from support.session import make_session_corpus
 
@@ -99,7 +99,7 @@ def test_a_model_of_hidden_items_cannot_be_conditioned():
 
 @pytest.mark.parametrize("padding", ["right", "left"])
 @pytest.mark.parametrize("max_len", [4, 10])
-@pytest.mark.parametrize("read", [Corpus.load, in_files])
+@pytest.mark.parametrize("read", [Corpus.load, in_blocks])
 def test_rows_and_windows_have_the_session_contexts_of_their_rows(tmp_path, padding, max_len, read):
     corpus = make_session_corpus(tmp_path / "corpus", users=20)
 

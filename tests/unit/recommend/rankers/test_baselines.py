@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from support.examples import in_files, source_of
+from support.examples import in_blocks, source_of
 from support.small_corpus import corpus_of, leave_last_out, rows_of
 
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -465,11 +465,11 @@ def long_histories(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("stays", [False, True], ids=["in memory", "in files"])
+@pytest.mark.parametrize("stays", [False, True], ids=["one block", "several"])
 def test_rankers_know_all_that_was_seen_however_much_models_read(long_histories, stays):
     short, whole = (Corpus.load(long_histories[most]) for most in (3, 30))
     if stays:
-        short = in_files(long_histories[3])
+        short = in_blocks(long_histories[3])
     rows = short.chosen("test", np.arange(10, 40))
     expected = whole.test.take(np.arange(10, 40))
     assert all(len(history) == 3 for history in rows.histories)
@@ -694,13 +694,13 @@ def test_contexts_are_known_by_times_alone(sessions, conditioned):
     assert unknown[0] == choose(sessions) and not any(map(context_used, unknown[1].values()))
 
 
-def test_samples_of_a_corpus_on_disk_are_those_in_memory(sessions, tmp_path, monkeypatch):
+def test_samples_of_several_blocks_are_those_of_one(sessions, tmp_path, monkeypatch):
     sessions.save(tmp_path / "corpus", config={}, inputs={})
     monkeypatch.setattr(baselines, "_EXAMPLES", 70)
     contexts = corpus_contexts(sessions, "valid")
     found = dict(zip(map(tuple, sessions.valid.histories.tolist()), contexts.tolist(), strict=True))
     kept = {}
-    for corpus in (in_files(tmp_path / "corpus"), sessions):
+    for corpus in (in_blocks(tmp_path / "corpus"), sessions):
         np.testing.assert_array_equal(corpus_contexts(corpus, "valid"), contexts)
         examples, every, known = baselines._validation(baselines.BaselineExamples.of(corpus), contexts)
         histories = list(map(tuple, examples.histories))
@@ -708,7 +708,7 @@ def test_samples_of_a_corpus_on_disk_are_those_in_memory(sessions, tmp_path, mon
         for context, (rows, count) in known.items():
             assert len(rows) == 70 and count == (contexts == context).sum()
             assert {found[histories[row]] for row in rows} == {context}
-        kept[corpus.in_files] = histories, every.tolist(), examples.targets.tolist()
+        kept[corpus.n_blocks > 1] = histories, every.tolist(), examples.targets.tolist()
     assert kept[True] == kept[False]
 
 

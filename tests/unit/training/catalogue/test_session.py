@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.decoding import token_ids
-from support.examples import in_files, sid_windows
+from support.examples import in_blocks, sid_windows
 from support.small_corpus import random_corpus
 
 from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
@@ -76,11 +76,11 @@ def test_each_label_has_the_session_context_of_its_row(max_history, settings):
 
 
 @KINDS
-def test_a_corpus_in_files_has_the_same_session_contexts(tmp_path, max_history, settings):
+def test_a_corpus_of_several_blocks_has_the_same_session_contexts(tmp_path, max_history, settings):
     corpus = random_corpus(TABLE.item_ids, max_history, **settings)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     wanted, valid = sid_windows(corpus, TABLE, 2.0, session_context=True)
-    found, again = sid_windows(in_files(tmp_path / "corpus"), TABLE, 2.0, session_context=True)
+    found, again = sid_windows(in_blocks(tmp_path / "corpus"), TABLE, 2.0, session_context=True)
     assert conditioned(found) == conditioned(wanted)
     assert found["contexts"].dtype == np.int8 and (found["contexts"][found["labels"] < 0] == UNKNOWN).all()
     assert set(again) == set(valid)
@@ -92,7 +92,7 @@ def test_nothing_else_is_changed_by_session_contexts(tmp_path):
     corpus = random_corpus(TABLE.item_ids, 6, gaps=0.2)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     pairs = list(zip(*(sid_windows(corpus, TABLE, 2.0, contexts) for contexts in (False, True)), strict=True))
-    stored = in_files(tmp_path / "corpus")
+    stored = in_blocks(tmp_path / "corpus")
     pairs += zip(*(sid_windows(stored, TABLE, 2.0, contexts) for contexts in (False, True)), strict=True)
     for without, with_them in pairs:
         assert set(with_them) - set(without) == {"contexts"} and "contexts" not in without
@@ -107,7 +107,7 @@ def test_a_corpus_without_times_knows_no_session_context(tmp_path, stored):
     corpus = replace(corpus, **splits)
     if stored:
         corpus.save(tmp_path / "corpus", config={}, inputs={})
-        corpus = in_files(tmp_path / "corpus")
+        corpus = in_blocks(tmp_path / "corpus")
     for part in sid_windows(corpus, TABLE, 0.0, session_context=True):
         assert not part["contexts"].any()
 

@@ -1,11 +1,11 @@
-"""Windows that are read shard by shard: those of the corpus in memory, in another order, and counted alike."""
+"""Windows that are read block by block: those of a corpus of one block, in another order, and counted alike."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from support.examples import in_files, sid_windows
+from support.examples import in_blocks, sid_windows
 from support.small_corpus import random_corpus
 
 from minionerec.core.errors import DataError
@@ -35,11 +35,11 @@ def sorted_rows(windows):
 
 
 @pytest.mark.parametrize(("max_history", "gaps"), [(10, 0.0), (5, 0.0), (1, 0.0), (6, 0.2), (50, 0.1)])
-def test_windows_of_shards_are_those_in_memory(tmp_path, max_history, gaps):
+def test_windows_of_several_blocks_are_those_of_one(tmp_path, max_history, gaps):
     corpus = random_corpus(TABLE.item_ids, max_history, gaps=gaps)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     wanted, held_out = sid_windows(corpus, TABLE, 2.0)
-    found, again = sid_windows(in_files(tmp_path / "corpus"), TABLE, 2.0)
+    found, again = sid_windows(in_blocks(tmp_path / "corpus"), TABLE, 2.0)
     assert sorted_rows(found) == sorted_rows(wanted)
     for name, values in held_out.items():
         assert np.array_equal(again[name], values) and again[name].dtype == values.dtype
@@ -80,4 +80,4 @@ def test_a_corpus_of_rows_without_history_has_no_window(tmp_path):
     corpus = replace(corpus, train=SplitExamples.of(corpus.train.users, empty, corpus.train.targets))
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     with pytest.raises(DataError, match="no training example has a history, so there is nothing to train on"):
-        write_windows(in_files(tmp_path / "corpus"), TABLE, 0.0, tmp_path / "windows")
+        write_windows(in_blocks(tmp_path / "corpus"), TABLE, 0.0, tmp_path / "windows")
