@@ -7,11 +7,11 @@ from minionerec.metrics.results import FEWEST, Evaluation, Results, Slice
 from minionerec.metrics.statistics import Estimate
 
 MISSING = "-"
-MANY = 8  # recommenders that fit side by side; more are shown below one another
+MANY = 8  # recommenders beyond which a table has a row rather than a column for each
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of aligned columns: the first to the left, the others to the right."""
+    """Table in plain text; the first column is aligned to the left, the others to the right."""
     widths = [max(len(row[column]) for row in [headers, *rows]) for column in range(len(headers))]
 
     def line(cells: Sequence[str]) -> str:
@@ -25,7 +25,7 @@ def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
-    """A table in Markdown; the first `text_columns` columns are aligned to the left, the others to the right.
+    """Table in Markdown; the first `text_columns` columns are aligned to the left, the others to the right.
 
     Example:
         >>> print(markdown_table(["model", "NDCG@10"], [["SFT", "0.1"]]))
@@ -38,20 +38,20 @@ def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], text_c
 
 
 def format_estimate(estimate: Estimate | None) -> str:
-    """A mean with its interval, e.g. "0.1379 [0.1280, 0.1480]" or "0.1379 ± 0.0012 [0.1280, 0.1480]" over seeds.
+    """Format a mean with its interval, e.g. "0.1379 [0.1280, 0.1480]" or "0.1379 ± 0.0012 [0.1280, 0.1480]" over seeds.
 
-    Where there is none: "-".
+    None becomes "-".
     """
     return MISSING if estimate is None else f"{format_mean(estimate)} {format_interval(estimate)}"
 
 
 def format_mean(estimate: Estimate) -> str:
-    """A mean, and its standard deviation over seeds where there are several."""
+    """Format a mean with its standard deviation over several seeds."""
     return f"{estimate.mean:.4f}" + ("" if estimate.sd is None else f" ± {estimate.sd:.4f}")
 
 
 def format_interval(estimate: Estimate) -> str:
-    """The interval of a mean."""
+    """Format the interval of a mean."""
     return f"[{estimate.low:.4f}, {estimate.high:.4f}]"
 
 
@@ -98,34 +98,34 @@ def format_metrics_table(
 
 
 def format_slices(results: Results, metric: str) -> str:
-    """A text table of a metric by slice: a row a slice, a column a recommender, each mean with its interval."""
+    """Text table of a metric, with a row per slice and a column per recommender."""
     level, names = results.levels[0], results.names
     rows = []
-    for each, label, found in zip(results.slices, slice_labels(results.slices), results.by_slice, strict=True):
-        known = {} if found[1] is None else found[1].estimates(level)
+    for label, (part, slice_results) in zip(slice_labels(results.slices), results.by_slice, strict=True):
+        known = {} if slice_results is None else slice_results.estimates(level)
         cells = [format_estimate(known[name][metric] if name in known else None) for name in names]
-        rows.append([label, f"{each.size:,}", f"{100 * each.share:.1f} %", *cells])
-    few = any(found is None for _, found in results.by_slice)
+        rows.append([label, f"{part.size:,}", f"{100 * part.share:.1f} %", *cells])
+    few = any(slice_results is None for _, slice_results in results.by_slice)
     note = f"\n{MISSING}: fewer than {FEWEST} examples or users" if few else ""
     return text_table([f"{metric} by slice", "examples", "share", *names], rows) + note
 
 
 def slice_labels(slices: Sequence[Slice]) -> list[str]:
-    """Group and name of slices in a column of text, each group named once."""
-    groups = ["", *(each.group for each in slices)]
+    """Labels of slices with their names, preceded by the group for the first slice of each group."""
+    groups = ["", *(part.group for part in slices)]
     return [
-        f"{each.group if each.group != before else '':<8} {each.name}"
-        for before, each in zip(groups, slices, strict=False)
+        f"{part.group if part.group != before else '':<8} {part.name}"
+        for before, part in zip(groups, slices, strict=False)
     ]
 
 
 def format_share(count: int | None, total: int) -> str:
-    """A count out of a total, e.g. "0 of 226,650"; "-" where it was not counted."""
+    """Format a count out of a total, e.g. "0 of 226,650"; None becomes "-"."""
     return MISSING if count is None else f"{count:,} of {total:,}"
 
 
 def format_coverage(evaluation: Evaluation) -> str:
-    """Catalogue coverage at the largest K, e.g. "0.4312 @50"; "-" where it is not known."""
+    """Format catalogue coverage at the largest K, e.g. "0.4312 @50"; "-" if it is unknown."""
     if not evaluation.coverage:
         return MISSING
     k = max(evaluation.coverage)
@@ -157,7 +157,7 @@ def transition_label(name: str) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """A share as a percentage with two digits; "-" where it is not defined."""
+    """Format a share as a percentage with two digits; None becomes "-"."""
     return MISSING if value is None else f"{100 * value:.2f} %"
 
 
@@ -188,14 +188,14 @@ def format_level_tables(analysis: LevelAnalysis) -> str:
 
 
 def format_level_slices(parts: Sequence[tuple[Slice, LevelAnalysis | None]], ks: Sequence[int], levels: int) -> str:
-    """A text table: a row a slice, and for each K the cumulative accuracy of each level."""
+    """Text table with a row per slice and the cumulative accuracy of each level for each K."""
     names = ["+".join(f"L{n}" for n in range(1, level + 1)) for level in range(1, levels + 1)]
     rows = []
-    for label, (each, analysis) in zip(slice_labels([each for each, _ in parts]), parts, strict=True):
+    for label, (part, analysis) in zip(slice_labels([part for part, _ in parts]), parts, strict=True):
         cells = [MISSING] * (len(ks) * levels)
         if analysis is not None:
             cells = [f"{value:.4f}" for k in ks for value in analysis.cumulative[analysis.ks.index(k)]]
-        rows.append([label, f"{each.size:,}", f"{100 * each.share:.1f} %", *cells])
+        rows.append([label, f"{part.size:,}", f"{100 * part.share:.1f} %", *cells])
     headers = ["Cumulative accuracy by slice", "examples", "share", *(f"@{k} {name}" for k in ks for name in names)]
     note = f"\n{MISSING}: fewer than {FEWEST} examples" if any(analysis is None for _, analysis in parts) else ""
     return text_table(headers, rows) + note
