@@ -28,7 +28,7 @@ _DEPTH = 20
 _PLAIN = ("string", "integer", "floating", "mixed-integer-float", "boolean", "bytes", "decimal", "empty")
 """Kinds of columns that hold no times, as `pandas.api.types.infer_dtype` names them."""
 _REFUSED = (ValueError, TypeError, OverflowError, NotImplementedError, AttributeError)
-"""What arrow raises besides its own exceptions, of values that it does not take."""
+"""Exceptions that arrow raises besides its own, of values that it does not take."""
 
 
 def plain_text(text: str) -> bool:
@@ -56,7 +56,7 @@ def text_of(cell: Any, depth: int = _DEPTH) -> str:
         depth: Levels of lists that are followed.
 
     Raises:
-        ValueError: If it is none of these, or a text that UTF-8 cannot write.
+        ValueError: If the value has another type, or is a text that UTF-8 cannot write.
 
     Example:
         >>> text_of(2.0), text_of(["A text.", None, "More."]), text_of(None)
@@ -123,7 +123,7 @@ def texts_of(column: "pd.Series", *, lists: bool = True) -> "tuple[pd.Series, np
 
 
 def number_of(cell: Any) -> int | float | None:
-    """A cell as a finite number; None where it is none, or a text that is not how its number is written.
+    """A cell as a finite number; None for other cells, and for texts that are not how their number is written.
 
     Texts such as "09", "1e1" or "+5" are codes: as numbers they would be the same as others.
 
