@@ -324,7 +324,7 @@ class PageResults(Results):
         return self.examples.split
 
     @property
-    def own(self) -> list[str]:
+    def without_baselines(self) -> list[str]:
         """Names of the user's recommenders, without baselines."""
         return [name for name in self.names if name not in self.baselines]
 
@@ -360,20 +360,20 @@ class PageResults(Results):
     @cached_property
     def to_best(self) -> dict[str, PairedDifference]:
         """Paired differences of the user's recommenders from the best of them by the headline metric."""
-        best, *others = [name for name in self.ranked if name in self.own]
+        best, *others = [name for name in self.ranked if name in self.without_baselines]
         differences = self.differences(best, self.levels[0], others, [self.headline])
         return {name: of[self.headline] for name, of in differences.items()}
 
     @property
     def level_with_best(self) -> list[str]:
         """The best of the user's recommenders, and those without a significant difference from it."""
-        best = next(name for name in self.ranked if name in self.own)
+        best = next(name for name in self.ranked if name in self.without_baselines)
         return [best, *(name for name, difference in self.to_best.items() if difference.verdict == 0)]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """The compared pairs: all with the first; where there are few, each with the previous one, too."""
-        names = self.own
+        names = self.without_baselines
         with_first = [(name, self.first) for name in self.names if name != self.first]
         steps = list(zip(names[1:], names, strict=False)) if len(names) <= ONE_BY_ONE else []
         return with_first + [pair for pair in steps if pair not in with_first and pair[::-1] not in with_first]
@@ -414,7 +414,7 @@ class PageResults(Results):
         Each has the name of the recommender whose predictions are its own, if any, else that of its directory.
         """
         lineages = {name: of_seeds[0] for name, of_seeds in self.lineages.items()}
-        names = {line.own.path.absolute(): name for name, line in lineages.items() if line.own is not None}
+        names = {line.training.path.absolute(): name for name, line in lineages.items() if line.training is not None}
         known: dict[Path, Training] = {}
         for lineage in lineages.values():
             for training in lineage.trainings:

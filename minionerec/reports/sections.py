@@ -84,7 +84,7 @@ def short(results: PageResults) -> Section:
 
 def _facts(results: PageResults) -> list[tuple[str, str]]:
     """Data, SIDs, candidates, seeds and baselines, as (name, value)."""
-    own = {name: results.recommenders[name] for name in results.own}
+    recommenders = {name: results.recommenders[name] for name in results.without_baselines}
     examples, table = results.examples, results.table
     lines = [
         *([] if examples.protocol.name == ROWS else [("Protocol", examples.protocol.title)]),
@@ -104,16 +104,18 @@ def _facts(results: PageResults) -> list[tuple[str, str]]:
         ]
     counts = (
         f"{name} {'whole catalogue' if recommender.list_length is None else recommender.list_length}"
-        for name, recommender in own.items()
+        for name, recommender in recommenders.items()
     )
     lines.append(
         ("Beams (candidates per example)" if table is not None else "Candidates per example", ", ".join(counts))
     )
     if results.several_seeds:
-        lines.append(("Seeds", ", ".join(f"{name} {len(recommender.runs)}" for name, recommender in own.items())))
+        lines.append(
+            ("Seeds", ", ".join(f"{name} {len(recommender.runs)}" for name, recommender in recommenders.items()))
+        )
     known = {
         name: count
-        for name, recommender in own.items()
+        for name, recommender in recommenders.items()
         if isinstance(count := recommender.about.get("parameters"), int)
     }
     if known:
@@ -140,7 +142,11 @@ def metrics(results: PageResults) -> Section:
     """A table for each reading of a hit, and HR@K as a plot."""
     blocks: list[Block] = [metrics_table(results, level) for level in _levels(results) if results.measured(level)]
     blocks += _by_item_too(results)
-    if plots.available() and all(f"HR@{k}" in results.metrics for k in results.ks) and len(results.own) <= MANY:
+    if (
+        plots.available()
+        and all(f"HR@{k}" in results.metrics for k in results.ks)
+        and len(results.without_baselines) <= MANY
+    ):
         blocks.append(_hit_rates(results))
     return Section("Ranking metrics", blocks)
 
@@ -235,7 +241,7 @@ def slices(results: PageResults) -> Section | None:
         return None
     metric, level, blocks = results.headline, results.levels[0], list[Block]()
     columns: dict[str, list[Cell]] = {name: [] for name in results.measured(level)}
-    gaps: dict[str, list[Cell]] = {name: [] for name in results.own if name != results.first}
+    gaps: dict[str, list[Cell]] = {name: [] for name in results.without_baselines if name != results.first}
     for _, slice_results in results.by_slice:
         known = {} if slice_results is None else slice_results.estimates(level)
         gaps_here = {} if slice_results is None else slice_results.differences(results.first, level)
@@ -307,7 +313,7 @@ def lists(results: PageResults) -> Section:
 
 def levels(results: PageResults) -> Section | None:
     """Independent and cumulative hit rates and the drop-off of the user's recommenders, level by level."""
-    analyses = {name: results.analyses[name] for name in results.own if name in results.analyses}
+    analyses = {name: results.analyses[name] for name in results.without_baselines if name in results.analyses}
     if not analyses:
         return None
     depth = max(analysis.levels for analysis in analyses.values())
@@ -384,7 +390,7 @@ def published(results: PageResults) -> Section | None:
     if gaps:
         text = "Discrepancy: ours minus theirs, the relative difference, and whether the published figure is in our "
         blocks.append(Table(["Recommender", "Counterpart", "Ours counted", *names], gaps, f"{text}95 % interval.", 3))
-    for name in (name for name in results.own if name in results.analyses):
+    for name in (name for name in results.without_baselines if name in results.analyses):
         for row in results.counterparts(name):
             blocks += _levels_compared(results, name, row)
     return Section(f"Comparison with published results: {reference.title}", blocks)
@@ -488,7 +494,9 @@ def example_lists(results: PageResults, count: int) -> Section | None:
         count: Number of examples; None is returned for 0, or if no recommender has lists.
     """
     listed = {
-        name: recommender.lists for name in results.own if (recommender := results.recommenders[name]).lists is not None
+        name: recommender.lists
+        for name in results.without_baselines
+        if (recommender := results.recommenders[name]).lists is not None
     }
     if not listed or not count:
         return None
@@ -561,7 +569,7 @@ def _cost(results: PageResults) -> list[Block]:
     notes = list[str]()
     details = [recommender.details for recommender in results.recommenders.values()]
     described = [key for key in ("tuned", "note") if any(of.get(key) for of in details)]
-    for name in results.own:
+    for name in results.without_baselines:
         effort, words = results.effort(name), [results.recommenders[name].details.get(key) or NONE for key in described]
         machines |= dict.fromkeys(effort.machines)
         parts = ""

@@ -81,7 +81,7 @@ def _against_baselines(results: PageResults) -> list[str]:
         where = "validation" if chosen in known else "these examples (no validation results)"
         names = [
             name
-            for name in results.own
+            for name in results.without_baselines
             if not _is_baseline(name) and (not several or results.recommenders[name].given == given)
         ]
         sentences += _compared(results, names, strongest, f"the strongest baseline on {where}")
@@ -132,7 +132,7 @@ def _slices_led_by_baselines(results: PageResults) -> list[str]:
 def _published(results: PageResults) -> list[str]:
     """Sentences on recommenders above, near or below published results, by the headline metric or its pair."""
     compared: dict[str, tuple[str, PublishedGap, Sequence[PublishedGap]]] = {}
-    for name in results.own:
+    for name in results.without_baselines:
         for row in results.counterparts(name):
             gaps = results.gaps(name, row)
             known = {gap.metric: gap for gap in gaps if not gap.doubtful}
@@ -167,7 +167,7 @@ def _beside_published(label: str, gap: PublishedGap, gaps: Sequence[PublishedGap
 def _kept_start(results: PageResults) -> list[str]:
     """Sentences on preference optimisation that kept its initial weights in every seed."""
     sentences = []
-    for name in results.own:
+    for name in results.without_baselines:
         newest = [lineage.trainings[-1] for lineage in results.lineages.get(name, ()) if lineage.trainings]
         if newest and all(run.counts.get("best_step") == 0 for run in newest):
             sentences.append(

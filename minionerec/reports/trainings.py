@@ -112,8 +112,8 @@ class Lineage:
     missing: Sequence[str]
 
     @property
-    def own(self) -> Training | None:
-        """The training that the predictions are of."""
+    def training(self) -> Training | None:
+        """The training of the predicting model; None if it is missing."""
         return next((training for training in reversed(self.trainings) if training.name == self.name), None)
 
 
@@ -299,7 +299,7 @@ class Effort:
     @property
     def seeds(self) -> list[int]:
         """The seeds of the trainings that the predictions are of, where known."""
-        return [run.own.seed for run in self.runs if run.own is not None and run.own.seed is not None]
+        return [run.training.seed for run in self.runs if run.training is not None and run.training.seed is not None]
 
     @property
     def parameters(self) -> int | None:
@@ -313,7 +313,7 @@ class Effort:
     @property
     def examples(self) -> tuple[int, float] | None:
         """Training examples (or windows) per epoch and epochs trained, of the first seed; None if unknown."""
-        training = self.runs[0].own
+        training = self.runs[0].training
         if training is None:
             return None
         count, epochs = _examples_per_epoch(training.counts), training.epochs
@@ -323,9 +323,9 @@ class Effort:
     def settings_that_differ(self) -> dict[str, list[Any]]:
         """Settings in which the runs' own trainings differ, except seed and output, with the value of each run."""
         known = [
-            {name: value for name, value in run.own.settings.items() if name not in ("seed", "output")}
+            {name: value for name, value in run.training.settings.items() if name not in ("seed", "output")}
             for run in self.runs
-            if run.own is not None
+            if run.training is not None
         ]
         names = dict.fromkeys(name for settings in known for name in settings)
         values = {name: [settings.get(name) for settings in known] for name in names}
