@@ -1,1 +1,1 @@
-"""Foundations: errors, configuration, artefacts, logging and progress; torch in `device` and `processes` alone."""
+"""Foundations: errors, configuration, artefacts, logging and progress; only `device` and `processes` use torch."""

@@ -32,7 +32,7 @@ DIGEST = "sha256"
 
 _MAPPINGS = ("config", "inputs", "counts", "files", "versions")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_KEPT_FROM, _TICK = 1 << 20, 50_000_000  # bytes of a large file, nanoseconds
+_CACHED_SIZE, _CLOCK_TICK = 1 << 20, 50_000_000  # bytes from which a file's hash is cached, nanoseconds
 _hashes: dict[tuple[int, ...], str] = {}
 _PACKAGES = ("minionerec", "torch", "transformers", "trl", "accelerate", "faiss-cpu", "scikit-learn", "numpy", "pandas")
 
@@ -46,7 +46,7 @@ makers: Callable[[Any], list[str]] = _no_makers
 
 
 def maker(kind: Any) -> str:
-    """The commands that make artefacts of a kind, in brackets, to end a message; empty where none is known.
+    """The commands that make artefacts of a kind, in brackets, for the end of a message; "" where none is known.
 
     Example:
         >>> import minionerec.pipeline.stages
@@ -64,7 +64,7 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 
 def is_edited(manifest: Mapping[str, Any]) -> bool:
-    """Whether a manifest was changed since it was written; those of early versions hold no hash of their own."""
+    """Whether a manifest was changed since it was written; a manifest without a hash counts as unchanged."""
     return DIGEST in manifest and manifest[DIGEST] != digest_of(manifest)
 
 
@@ -104,16 +104,16 @@ def _is_digest(value: Any) -> bool:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of one file, as 64 hex digits; a process reads a large file once while its size and times stay the same.
+    """SHA-256 of one file, as 64 hex digits.
 
-    A file that was renamed is still the same file.
+    The hash of a large file is cached by device, inode, size and times, so a process reads an unchanged file once.
     """
     with open(path, "rb") as file:
         state = os.fstat(file.fileno())
         key = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
         digest = _hashes.get(key) or hashlib.file_digest(file, "sha256").hexdigest()
         # A file written just now may be written again within the same tick of the clock.
-        if state.st_size >= _KEPT_FROM and abs(time.time_ns() - state.st_ctime_ns) > _TICK:
+        if state.st_size >= _CACHED_SIZE and abs(time.time_ns() - state.st_ctime_ns) > _CLOCK_TICK:
             _hashes[key] = digest
     return digest
 
@@ -129,14 +129,14 @@ def seed_folders(path: str | os.PathLike[str], name: str) -> dict[int, Path]:
     Raises:
         ArtefactError: If such a folder is named otherwise, such as a copy `seed-1 (copy)`.
     """
-    found = {}
+    folders = {}
     for folder in Path(path).glob(f"seed-*/{name}"):
         number = folder.parent.name.removeprefix("seed-")
         if not (number.isascii() and number.isdecimal() and str(int(number[:19])) == number):
             raise ArtefactError(f"{folder.parent}: is not named by a seed, such as seed-42. Rename it or move it away.")
         if folder.is_dir():
-            found[int(number)] = folder
-    return dict(sorted(found.items()))
+            folders[int(number)] = folder
+    return dict(sorted(folders.items()))
 
 
 def to_plain(value: Any) -> Any:
@@ -151,9 +151,9 @@ def to_plain(value: Any) -> Any:
 
 def _without_queries(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_queries(each) for key, each in value.items()}
+        return {key: _without_queries(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_without_queries(each) for each in value]
+        return [_without_queries(entry) for entry in value]
     return without_query(value) if isinstance(value, str) else value
 
 
@@ -238,39 +238,42 @@ def read_manifest(path: str | os.PathLike[str], kind: str | None = None) -> dict
         ArtefactError: If there is no such directory, no manifest in it, or one of another kind.
     """
     path = Path(path)
-    wanted = kind or "artefact"
+    expected = kind or "artefact"
     if not path.is_dir():
         raise ArtefactError(
-            f"{path}: no such directory; expected the output of an earlier stage ({wanted}). Run it first{maker(kind)}."
+            f"{path}: no such directory; expected the output of an earlier stage ({expected}). "
+            f"Run it first{maker(kind)}."
         )
     if not (path / MANIFEST).is_file():
         raise ArtefactError(
-            f"{path}: has no {MANIFEST}, so it is not a finished {wanted}. Run the stage that makes it{maker(kind)}."
+            f"{path}: has no {MANIFEST}, so it is not a finished {expected}. Run the stage that makes it{maker(kind)}."
         )
     manifest: dict[str, Any] = read_json(path / MANIFEST)
-    wrong = flaw(manifest)
-    if wrong is not None:
-        raise ArtefactError(f"{path / MANIFEST}: {wrong}. Remove {path} and run the stage that makes it{maker(kind)}.")
+    problem = flaw(manifest)
+    if problem is not None:
+        raise ArtefactError(
+            f"{path / MANIFEST}: {problem}. Remove {path} and run the stage that makes it{maker(kind)}."
+        )
     if kind is not None and manifest["kind"] != kind:
         raise ArtefactError(f"{path}: holds a {manifest['kind']!r}, expected a {kind!r}. Point the setting elsewhere.")
     return manifest
 
 
 def changed_file(path: str | os.PathLike[str], manifest: Mapping[str, Any] | None = None) -> Path | None:
-    """The first file of an artefact that is missing or differs from its manifest; None where all are as written.
+    """The first file of an artefact that is missing or differs from the manifest; None if all are unchanged.
 
-    The manifest is checked first: it has its own hash.
+    The manifest is checked first, against its own hash.
 
     Args:
         path: The artefact.
-        manifest: Its manifest, where it was read already.
+        manifest: The manifest of the artefact, if already read.
     """
     path = Path(path)
     manifest = read_manifest(path) if manifest is None else manifest
-    names: dict[str, str] = manifest["files"]
+    digests: dict[str, str] = manifest["files"]
     if is_edited(manifest):
         return path / MANIFEST
-    for name, digest in names.items():
+    for name, digest in digests.items():
         if not (path / name).is_file() or file_sha256(path / name) != digest:
             return path / name
     return None
@@ -297,15 +300,15 @@ def verify_files(path: str | os.PathLike[str], manifest: Mapping[str, Any] | Non
 def open_artefact(
     path: str | os.PathLike[str], kind: str | None = None, *, strangers: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The manifest of an artefact that is about to be read: of the right kind, complete and unchanged.
+    """Check an artefact before it is read (kind, completeness, hashes), and return its manifest.
 
-    A process hashes each large file once, however often artefacts are opened; in a launch only the first process does.
+    In a distributed launch only the main process hashes the files.
 
     Args:
         path: The directory.
         kind: As in `read_manifest`.
-        strangers: Endings of files that must not be there unless the manifest lists them, since a library would read
-            them, too.
+        strangers: File suffixes that are refused unless the manifest lists the file, because a library would read
+            such files, too.
 
     Raises:
         ArtefactError: As `read_manifest` and `verify_files`, or naming a file that no stage wrote.
@@ -326,7 +329,7 @@ def input_record(inputs: Mapping[str, str | os.PathLike[str]]) -> dict[str, dict
 
 
 def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
-    """Path of an input artefact of an artefact; None where it names none, or that is missing or was changed.
+    """Path of the named input artefact of an artefact; None if it is not recorded, missing or changed.
 
     Args:
         path: The artefact.
@@ -341,67 +344,69 @@ def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
 def source_manifests(
     paths: Iterable[str | os.PathLike[str]], changed: bool = False
 ) -> Iterator[tuple[Path, dict[str, Any], bool]]:
-    """The manifests of artefacts and of everything that they were made from, each once, the nearest first.
+    """Iterate over the manifests of artefacts and of all their direct and indirect inputs, breadth first, each once.
 
     Args:
-        paths: The artefacts; other paths have no manifest.
-        changed: Whether inputs that were changed since they were read are followed as well. Else these are left out,
-            and those whose manifest cannot be read.
+        paths: The artefacts; paths without a manifest are skipped.
+        changed: Whether to include inputs that have changed since they were read. If False, they are left out, as are
+            inputs whose manifest cannot be read.
 
     Yields:
-        Path, manifest, and whether it is unchanged since it was read; an artefact of `paths` is.
+        Path, manifest, and whether the artefact is unchanged since it was read (True for `paths`).
 
     Raises:
         ArtefactError: If a manifest cannot be read, and `changed` is given.
     """
     queue = [Path(path) for path in paths]
-    read: dict[Path, str | None] = dict.fromkeys(queue)
-    known: set[Path] = set()
+    recorded: dict[Path, str | None] = dict.fromkeys(queue)
+    visited: set[Path] = set()
     while queue:
         path = queue.pop(0)
-        if path in known or not is_artefact(path):
+        if path in visited or not is_artefact(path):
             continue
-        known.add(path)
+        visited.add(path)
         try:
             manifest = read_manifest(path)
         except ArtefactError:
             if changed:
                 raise
             continue
-        same = read[path] in (None, artefact_fingerprint(manifest))
-        if not (same or changed):
+        unchanged = recorded[path] in (None, artefact_fingerprint(manifest))
+        if not (unchanged or changed):
             continue
-        yield path, manifest, same
+        yield path, manifest, unchanged
         for record in manifest["inputs"].values():
-            read.setdefault(Path(record["path"]), record["sha256"])
+            recorded.setdefault(Path(record["path"]), record["sha256"])
             queue.append(Path(record["path"]))
 
 
 def trained_splits(path: str | os.PathLike[str]) -> dict[str, Path]:
-    """The splits besides train that an artefact, or one that it was made from, was trained on, with that artefact.
+    """The splits other than train that an artefact or one of its inputs was trained on.
 
     Args:
-        path: An artefact, whose manifest has `splits` in its counts where it was trained on more than train; or any
-            other path, which has no inputs. Of the inputs those are followed that are still at their paths; one that
-            was changed since is not itself looked at.
+        path: An artefact. Manifests of models that were trained on more than train have `splits` in their counts.
+            Inputs that have moved are not followed; an input that has changed does not count itself.
+
+    Returns:
+        Split → the artefact that was trained on it.
     """
-    found: dict[str, Path] = {}
-    for artefact, manifest, same in source_manifests([path], changed=True):
-        for split in manifest["counts"].get("splits", ()) if same else ():
+    trained: dict[str, Path] = {}
+    for artefact, manifest, unchanged in source_manifests([path], changed=True):
+        for split in manifest["counts"].get("splits", ()) if unchanged else ():
             if split != "train":
-                found.setdefault(split, artefact)
-    return found
+                trained.setdefault(split, artefact)
+    return trained
 
 
 def require_unseen(path: str | os.PathLike[str], split: str | None = None) -> None:
-    """Check that an artefact was made without the examples of a split.
+    """Check that neither an artefact nor any of its inputs was trained on a split.
 
     Args:
         path: The artefact, or any other path.
-        split: The split; None for that of the artefact's own predictions.
+        split: The split; if None, the split that the artefact's predictions are of.
 
     Raises:
-        ArtefactError: If it, or an artefact that it was made from, was trained on them.
+        ArtefactError: If one of them was trained on the split.
     """
     seen = trained_splits(path)
     if seen and split is None:
@@ -441,7 +446,7 @@ def own_corpus(path: str | os.PathLike[str]) -> Path:
 
 
 def resolve_link(path: str | os.PathLike[str]) -> Path:
-    """The path that is written to: as given, or the target of a link, so that the link stays."""
+    """The target of a path that is a link, so that writing keeps the link; else the path."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
@@ -449,7 +454,7 @@ def check_own_name(path: Path) -> None:
     """Check that a path ends in a name, so that an artefact can be prepared beside it.
 
     Raises:
-        ArtefactError: If it is a root, or leads upwards.
+        ArtefactError: If the path is a root or ends in `..`.
     """
     if path.name in ("", ".."):
         raise ArtefactError(f"the output {path} has no name of its own. Choose another output, such as runs/mine.")
@@ -459,8 +464,8 @@ def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> N
     """Check, before long work, that an artefact can be written to a path later.
 
     Args:
-        path: Its directory, or a link to it.
-        kind: Kind of the artefact; one of another kind is not replaced. Any may be if None.
+        path: Directory of the artefact, or a link to it.
+        kind: Kind of the artefact; an existing artefact of another kind is refused. None accepts any.
 
     Raises:
         ArtefactError: If the path cannot be written, holds something else, or is inside another artefact.
@@ -477,9 +482,9 @@ def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> N
         raise ArtefactError(
             f"{path}: holds a {other!r}, which a {kind!r} must not replace. Choose another output, or remove it."
         )
-    around = next((parent for parent in path.absolute().parents if _is_ours(parent)), None)
-    if around is not None:
-        raise ArtefactError(f"{path}: is inside the artefact {around}. Choose another output.")
+    enclosing = next((parent for parent in path.absolute().parents if _is_ours(parent)), None)
+    if enclosing is not None:
+        raise ArtefactError(f"{path}: is inside the artefact {enclosing}. Choose another output.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.rmdir(tempfile.mkdtemp(prefix=f".{path.name[:100]}.", dir=path.parent))
@@ -501,7 +506,7 @@ def _cannot_write(path: Path, error: OSError) -> ArtefactError:
 
 
 def remove_old(path: Path) -> Path:
-    """Remove a replaced artefact that a killed run left; returns the path that replaced artefacts are moved to."""
+    """Remove the replaced artefact that a killed run left, and return the path that replaced artefacts move to."""
     old = path.with_name(f".{path.name}.old")
     if old.is_symlink():
         old.unlink()
@@ -537,13 +542,13 @@ def write_artefact(
     the directory replaces `path`. On any error the fresh directory is removed and `path` is untouched.
 
     Args:
-        path: Directory of the artefact; an earlier artefact there is replaced. Of a link, its target.
+        path: Directory of the artefact, or a link to it; an earlier artefact there is replaced.
         kind: Kind of artefact, checked by readers.
         config: Resolved configuration (dataclass or mapping).
-        stage: Name of the stage that makes it.
-        settings: The part of it that affects the result; all of it if None.
-        inputs: Name to path of every file or artefact that was read.
-        recorded: Their `input_record` from before they were read; taken now if None.
+        stage: Name of the stage that makes the artefact.
+        settings: The settings that affect the result; the whole configuration if None.
+        inputs: Name → path of every file or artefact that was read.
+        recorded: `input_record` of the inputs from before they were read; computed now if None.
         seed: Random seed, if any was used.
         counts: Counts to report (rows, items, dropped rows...). A mapping filled inside the block is fine.
 
@@ -585,8 +590,10 @@ def write_artefact(
 def atomic_write(path: Path) -> Iterator[Path]:
     """Write a file under another name and rename it, so that no reader sees half of it.
 
+    On any error the new file is removed and `path` is untouched.
+
     Yields:
-        The path to write to, beside `path`. On any error what was written is removed and `path` is untouched.
+        The path to write to, beside `path`.
     """
     fresh = path.with_name(f".{path.name}.writing")
     try:
@@ -599,7 +606,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file as `atomic_write` does; of a link, its target.
+    """Write a text file as `atomic_write` does; a link is kept and its target replaced.
 
     Raises:
         ArtefactError: If the path cannot be written.

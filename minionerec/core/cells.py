@@ -28,7 +28,7 @@ _DEPTH = 20
 _PLAIN = ("string", "integer", "floating", "mixed-integer-float", "boolean", "bytes", "decimal", "empty")
 """Kinds of columns that hold no times, as `pandas.api.types.infer_dtype` names them."""
 _REFUSED = (ValueError, TypeError, OverflowError, NotImplementedError, AttributeError)
-"""What arrow raises besides its own exceptions, of values that it does not take."""
+"""Exceptions that arrow raises besides its own, of values that it does not take."""
 
 
 def plain_text(text: str) -> bool:
@@ -56,7 +56,7 @@ def text_of(cell: Any, depth: int = _DEPTH) -> str:
         depth: Levels of lists that are followed.
 
     Raises:
-        ValueError: If it is none of these, or a text that UTF-8 cannot write.
+        ValueError: If the value has another type, or is a text that UTF-8 cannot write.
 
     Example:
         >>> text_of(2.0), text_of(["A text.", None, "More."]), text_of(None)
@@ -123,7 +123,7 @@ def texts_of(column: "pd.Series", *, lists: bool = True) -> "tuple[pd.Series, np
 
 
 def number_of(cell: Any) -> int | float | None:
-    """A cell as a finite number; None where it is none, or a text that is not how its number is written.
+    """A cell as a finite number; None for other cells, and for texts that are not how their number is written.
 
     Texts such as "09", "1e1" or "+5" are codes: as numbers they would be the same as others.
 
@@ -169,7 +169,7 @@ def frame_of(table: "pa.Table | pa.RecordBatch", needed: Collection[str] | None 
     import pyarrow as pa
 
     names = [name for name in table.schema.names if not _INDEX.fullmatch(name)]
-    found = []
+    series_list = []
     for position, name in enumerate(table.schema.names):
         if _INDEX.fullmatch(name):
             continue
@@ -178,17 +178,19 @@ def frame_of(table: "pa.Table | pa.RecordBatch", needed: Collection[str] | None 
         if pa.types.is_dictionary(kind):
             column = column.cast(kind.value_type)
         try:
-            whole = pa.types.is_integer(column.type) and column.null_count
-            mapper = {column.type: _nullable(column.type)}.get if whole else None
-            series = pa.table({"cells": column}).to_pandas(ignore_metadata=True, types_mapper=mapper)["cells"]
+            nullable = pa.types.is_integer(column.type) and column.null_count
+            mapper = {column.type: _nullable(column.type)}.get if nullable else None
+            cells = pa.table({"cells": column}).to_pandas(ignore_metadata=True, types_mapper=mapper)["cells"]
         except (*_REFUSED, pa.ArrowException) as error:
             if needed is not None and name not in needed:
                 logger.warning("Column %s (%s) cannot be read and is left out.", shown(name), str(kind)[:60])
                 continue
             raise DataError(f"column {name!r} ({str(kind)[:60]}) cannot be read: {one_line(error, 200)}.") from None
-        found.append(series.rename(name))
-    frame = pd.DataFrame(dict(enumerate(found)), index=pd.RangeIndex(len(table) if not found else len(found[0])))
-    frame.columns = pd.Index([series.name for series in found], dtype=object)
+        series_list.append(cells.rename(name))
+    frame = pd.DataFrame(
+        dict(enumerate(series_list)), index=pd.RangeIndex(len(table) if not series_list else len(series_list[0]))
+    )
+    frame.columns = pd.Index([cells.name for cells in series_list], dtype=object)
     frame.attrs["columns"] = names
     return frame
 
@@ -208,8 +210,8 @@ def is_frame(given: Any) -> bool:
 def arrow_table(name: str, frame: Any, columns: Collection[str] | None = None) -> "pa.Table":
     """A data frame as an arrow table that parquet can hold.
 
-    A column of mixed cells becomes texts. One that is not wanted is left out where it cannot be written, or where its
-    name occurs twice.
+    A column of mixed cells becomes texts. A column that is not needed is left out if it cannot be written or its name
+    occurs twice.
 
     Args:
         name: Name of the frame, for messages.
@@ -226,15 +228,15 @@ def arrow_table(name: str, frame: Any, columns: Collection[str] | None = None) -
         named = [level for level in frame.index.names if level is not None and level not in frame.columns]
         if named and len(set(named)) == len(named):
             frame = frame.reset_index(level=named)
-        simple = all(isinstance(each, str) for each in frame.columns) and frame.columns.is_unique
+        simple = all(isinstance(column_name, str) for column_name in frame.columns) and frame.columns.is_unique
         simple = simple and not any(_odd(dtype) for dtype in frame.dtypes)
         if simple and not any(_has_mixed_kinds(column) for _, column in frame.items()):
             try:
                 return pa.Table.from_pandas(frame, preserve_index=False)
             except (*_REFUSED, pa.ArrowException):
                 pass  # a column is of mixed cells
-        held = [frame.iloc[:, position] for position in range(frame.shape[1])]
-        return _joined(name, [str(each) for each in frame.columns], held, columns)
+        series = [frame.iloc[:, position] for position in range(frame.shape[1])]
+        return _table_of(name, [str(column_name) for column_name in frame.columns], series, columns)
     try:
         table = pa.table(frame)
     except (*_REFUSED, pa.ArrowException) as error:
@@ -242,7 +244,7 @@ def arrow_table(name: str, frame: Any, columns: Collection[str] | None = None) -
     names = table.schema.names
     if len(set(names)) == len(names) and not any(_odd(field.type) for field in table.schema):
         return table
-    return _joined(name, names, table.columns, columns)
+    return _table_of(name, names, table.columns, columns)
 
 
 def _odd(kind: Any) -> bool:
@@ -280,12 +282,14 @@ def _kind(of: type) -> type:
     return next((kind for kind in (str, datetime) if issubclass(of, kind)), of)
 
 
-def _joined(name: str, names: list[str], held: Iterable[Any], wanted: Collection[str] | None) -> "pa.Table":
+def _table_of(
+    name: str, names: list[str], cells_by_column: Iterable[Any], needed: Collection[str] | None
+) -> "pa.Table":
     import pyarrow as pa
 
     arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
-    for column, cells in zip(names, held, strict=True):
-        is_wanted = wanted is None or column in wanted
+    for column, cells in zip(names, cells_by_column, strict=True):
+        is_wanted = needed is None or column in needed
         if names.count(column) > 1 or not plain_text(column):
             if is_wanted:
                 what = "occurs twice. Name each column once" if plain_text(column) else "has a name that is not UTF-8"

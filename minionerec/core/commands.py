@@ -12,7 +12,7 @@ from minionerec.core.log import setup_logging
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that reports errors in one line, as every other error of a user is reported."""
+    """An argument parser that raises `ConfigError` where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
         """Report an error.
@@ -28,9 +28,9 @@ class Command:
     """A command that is no stage.
 
     Attributes:
-        summary: What it does, for `--help`.
-        arguments: Makes the parser of its options, from the program's name.
-        run: Runs it with the words of `sys.argv`, from the program's name.
+        summary: Purpose, for `--help`.
+        arguments: Function from the program's name to the argument parser.
+        run: Function that takes the program's name and runs the command with `sys.argv`.
     """
 
     summary: str
@@ -39,9 +39,10 @@ class Command:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command's main function, and end the process with its status where it fails.
+    """Run the main function of a command.
 
-    Errors that a user can fix, and system errors, are one line and status 2. Anything else keeps its traceback.
+    Errors that a user can fix and system errors are printed as one line, and the process exits with status 2. Other
+    exceptions keep their traceback.
     """
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -61,7 +62,7 @@ def run_command(main: Callable[[], None]) -> None:
         if message is None:
             raise
         if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushing at exit must not fail again
         _end(MinioneRecError(message))
 
 
@@ -77,7 +78,7 @@ def _open_streams() -> None:
 
 
 def _end(error: MinioneRecError) -> NoReturn:
-    remote = sys.modules.get("minionerec.core.remote")  # loaded where anything was fetched
+    remote = sys.modules.get("minionerec.core.remote")  # loaded only if something was fetched
     for line in error.lines():
         sys.stderr.write(f"error: {line if remote is None else remote.with_urls(line)}\n")
     raise SystemExit(2) from None

@@ -12,7 +12,7 @@ import reprlib
 from collections.abc import Collection
 from difflib import get_close_matches
 
-_MOST = 2_000
+_LINE_LENGTH = 2_000
 _LONG = re.compile(r"\S{400,}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SHORT = reprlib.Repr()
@@ -24,7 +24,7 @@ class MinioneRecError(Exception):
     """Base class of every error that a user's input or settings can cause; its text is one line, whatever it quotes.
 
     Args:
-        problems: One message, or one for each problem where several were found together.
+        problems: One message for each problem.
     """
 
     def __init__(self, *problems: str):
@@ -34,7 +34,7 @@ class MinioneRecError(Exception):
     def lines(self) -> list[str]:
         """A line for each problem: control characters as escapes, the middle left out where it is very long."""
         texts = (_CONTROL.sub(_escaped, problem) for problem in self.problems)
-        return [truncate(_LONG.sub(lambda match: truncate(match[0], 200), text), _MOST) for text in texts]
+        return [truncate(_LONG.sub(lambda match: truncate(match[0], 200), text), _LINE_LENGTH) for text in texts]
 
     def __str__(self) -> str:
         """The lines of all problems as one."""
@@ -71,7 +71,7 @@ def truncate(text: str, most: int) -> str:
 
 
 def one_line(error: object, most: int | None = None) -> str:
-    """The text of an exception of a library on one line, of at most so many characters, for a message."""
+    """The text of a library's exception on one line, truncated to `most` characters."""
     return " ".join(str(error).split())[:most]
 
 
@@ -134,7 +134,7 @@ def fault(error: BaseException) -> str | None:
     """A system error in one line, with what to do; None for any other error.
 
     Args:
-        error: What was raised, by Python or by a library that writes files of its own.
+        error: An exception raised by Python or by a library that writes files.
 
     Example:
         >>> fault(PermissionError(13, "Permission denied", "items.csv"))

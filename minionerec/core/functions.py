@@ -12,14 +12,14 @@ from minionerec.core.errors import ConfigError
 def function_at(dotted: str, setting: str) -> Any:
     """The function (or class) of a dotted path, such as `my_rewards.novelty`.
 
-    Modules are looked for where Python finds them, and in the current directory.
+    Modules are imported from Python's path or the current directory.
 
     Args:
         dotted: Module and name.
         setting: Name of the setting, for messages.
 
     Raises:
-        ConfigError: If there is no such module or no such name in it, or it cannot be called.
+        ConfigError: If the module or the name does not exist, or the object cannot be called.
     """
     module, _, name = dotted.rpartition(".")
     if not module:
@@ -28,27 +28,27 @@ def function_at(dotted: str, setting: str) -> Any:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        found = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{setting} is {dotted!r}, but there is no module {error.name!r}. Install it, or run in its folder."
         ) from None
     except AttributeError:
         raise ConfigError(f"{setting} is {dotted!r}, but the module {module!r} has no {name!r}.") from None
-    if not callable(found):
-        raise ConfigError(f"{setting} is {dotted!r}, which cannot be called: it is a {type(found).__name__}.")
-    return found
+    if not callable(function):
+        raise ConfigError(f"{setting} is {dotted!r}, which cannot be called: it is a {type(function).__name__}.")
+    return function
 
 
 def function_file(dotted: str, setting: str) -> Path | None:
-    """The file that holds the function of a dotted path: an input, for a changed file is a changed function.
+    """The file that holds the function of a dotted path, so that stages can treat it as an input.
 
     Args:
         dotted: Module and name.
         setting: Name of the setting, for messages.
 
     Returns:
-        The file; None for a module that has none.
+        The file; None for a module without one.
 
     Raises:
         ConfigError: If there is no such function.

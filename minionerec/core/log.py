@@ -38,16 +38,16 @@ def progress(
     delay: float = 1.0,
     every: float = 30.0,
 ) -> Iterator[T]:
-    """Iterate with a progress bar; off a terminal with a log line of the share done and the time left now and then.
+    """Iterate with a progress bar, or, without a terminal, with log lines of the progress and the time left.
 
-    Only the first process of a launch shows any.
+    Only the first process of a launch shows progress.
 
     Args:
-        items: What to iterate over.
+        items: Items to iterate over.
         description: A few words shown before the bar.
-        total: Number of items, where `items` has no length.
-        unit: Name of an item in the rate, e.g. "examples".
-        size: How many units an item counts for (the examples of a batch); one each if None.
+        total: Number of items, if `items` has no length.
+        unit: Plural name of the units in the rate, e.g. "examples".
+        size: Function from an item to its number of units (the examples of a batch); 1 if None.
         delay: Seconds before the bar is shown, so that quick work shows none.
         every: Seconds between two log lines, and before the first.
 
@@ -56,19 +56,19 @@ def progress(
     """
     from tqdm import tqdm
 
-    how: dict[str, Any] = {"desc": description, "unit": unit, "disable": not is_main_process(), "delay": delay}
+    options: dict[str, Any] = {"desc": description, "unit": unit, "disable": not is_main_process(), "delay": delay}
     if not shows_bars():
-        how |= {
+        options |= {
             "file": SimpleNamespace(write=_log_line, flush=lambda: None),
             "delay": every,
             "mininterval": every,
             "maxinterval": max(every, 1.0),
         }
-        how |= {"leave": False, "bar_format": f"{{desc}}: {{n_fmt}} of {{total_fmt}} {unit}, {TIMES}"}
+        options |= {"leave": False, "bar_format": f"{{desc}}: {{n_fmt}} of {{total_fmt}} {unit}, {TIMES}"}
     if size is None:
-        return iter(tqdm(items, total=total, **how))
+        return iter(tqdm(items, total=total, **options))
     items = list(items)
-    return _counted(items, size, tqdm(total=sum(map(size, items)), **how))
+    return _counted(items, size, tqdm(total=sum(map(size, items)), **options))
 
 
 def shows_bars() -> bool:
@@ -81,7 +81,7 @@ TIMES = "{elapsed} elapsed, {remaining} left"
 
 
 def _log_line(text: str) -> None:
-    """Log what would redraw a bar."""
+    """Log the text with which tqdm would redraw a bar."""
     if line := re.sub(r"\x1b\[A", "", text).strip():
         get_logger(__name__).info("%s", line)
 
@@ -94,14 +94,14 @@ def _counted(items: Iterable[T], size: Callable[[T], int], bar: Any) -> Iterator
 
 
 class Clock:
-    """Receiver of the progress of a long computation; it records nothing, a running stage (`Work`) does."""
+    """Receiver of the progress of a long computation that records nothing; a running stage passes its `Work`."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Count the time inside for a phase."""
         return nullcontext()
 
     def reached(self, step: int) -> None:
-        """Note how many steps are saved: at the beginning, and whenever there are more."""
+        """Note the number of saved steps: at the beginning, and after each save."""
 
 
 NO_CLOCK = Clock()

@@ -1,6 +1,6 @@
-"""Machine, checkout and process memory for run records: cheap to query, never an error.
+"""Machine, checkout and process memory for run records: cheap queries that never raise.
 
-torch is queried only where a stage has loaded it, so that stages without it stay quick.
+torch is queried only if a stage has imported it, because importing it is slow.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from annotated_types import Ge, Lt
 from minionerec.core.urls import without_query
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PATIENCE = 10  # seconds for git
+_GIT_TIMEOUT = 10  # seconds
 
 
 Count = Annotated[int, Ge(0), Lt(2**63)]
@@ -29,8 +29,8 @@ class Gpu:
     """One accelerator.
 
     Attributes:
-        name: As its driver reports it.
-        memory_bytes: All of its memory.
+        name: Name that the driver reports.
+        memory_bytes: Total memory.
     """
 
     name: str
@@ -42,11 +42,11 @@ class Machine:
     """The machine of a run.
 
     Attributes:
-        processor: Name of the processor; that of its architecture where the system reports none.
+        processor: Name of the processor, or of its architecture if the system reports no name.
         cores: Logical cores that the process may use.
-        threads: Threads that it computes with.
-        memory_bytes: All memory of the machine; None where the system does not report it.
-        gpus: Accelerators that the process sees and has used one of; empty for a run on the CPU.
+        threads: Threads of a computation.
+        memory_bytes: Total memory; None if the system does not report it.
+        gpus: Accelerators that the process sees, if it has used one of them; empty for a run on the CPU.
     """
 
     processor: str
@@ -92,25 +92,25 @@ def memory() -> int | None:
 
 
 def _torch() -> Any:
-    """Torch where it is loaded already, else None."""
-    found = sys.modules.get("torch")
-    return found if hasattr(found, "get_num_threads") else None
+    """The module torch if it has been imported, else None."""
+    module = sys.modules.get("torch")
+    return module if hasattr(module, "get_num_threads") else None
 
 
 def _used_cuda() -> Any:
-    """`torch.cuda` where this process has computed with it, else None."""
+    """`torch.cuda` if this process has computed with it, else None."""
     torch = _torch()
     return torch.cuda if torch and torch.cuda.is_initialized() else None
 
 
 def peak_gpu_memory() -> int | None:
-    """Most bytes that this process has had allocated on one GPU, as torch counts them; None without."""
+    """Peak bytes that torch has allocated on one GPU in this process; None without a GPU."""
     cuda = _used_cuda()
     return max(map(cuda.max_memory_allocated, range(cuda.device_count()))) if cuda else None
 
 
 def peak_memory() -> int | None:
-    """Most bytes that this process has had resident, or one that it started and that has ended if that is more.
+    """Peak resident bytes of this process, or of a child process that has ended if that is more.
 
     The system counts from the start of the process, so several stages in one process report the largest so far.
     """
@@ -120,11 +120,11 @@ def peak_memory() -> int | None:
 
     unit = 1 if sys.platform == "darwin" else 1024
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
-    return max(_own_peak() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, children)
+    return max(_peak_of_program() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, children)
 
 
-def _own_peak() -> int | None:
-    """Linux: the peak of this program alone; `getrusage` includes that of the program that became it."""
+def _peak_of_program() -> int | None:
+    """Peak of this program alone (Linux); `getrusage` includes the program that the process ran before `exec`."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
             line = next((line for line in file if line.startswith("VmHWM:")), "")
@@ -135,7 +135,7 @@ def _own_peak() -> int | None:
 
 
 def command_words() -> tuple[str, ...]:
-    """The command line as it was typed, without queries of URLs and the program's folder, readable as UTF-8."""
+    """The command line without queries of URLs and the program's folder, valid as UTF-8."""
     program, *words = getattr(sys, "argv", None) or [""]
     name = Path(program).name
     if name == "__main__.py":
@@ -151,25 +151,25 @@ def command_words() -> tuple[str, ...]:
 def source_commit() -> str | None:
     """Commit of the checkout that this package runs from, 40 hex digits, followed by "-dirty" where it was changed.
 
-    None for an installed package, whatever repository its environment is in, and where git reports none.
+    None for an installed package, even inside another repository, and if git reports no commit.
     """
     if not (_ROOT / ".git").exists():
         return None
     words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             words,
             cwd=_ROOT,
-            env={**plain, "GIT_OPTIONAL_LOCKS": "0"},
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
             capture_output=True,
             text=True,
-            timeout=_PATIENCE,
+            timeout=_GIT_TIMEOUT,
             check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return completed.stdout.strip() or None
 
 
 # Parameters of glibc's mallopt(3).
@@ -181,11 +181,11 @@ _LARGEST = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Let the process reuse freed memory instead of returning it to the system and allocating it again.
 
-    By default glibc maps every large block freshly, and each of its pages is a fault when first written. A training
-    step on a CPU allocates the same large tensors again and again, and those faults can cost more than its arithmetic.
+    By default glibc maps every large block again, and the first write to each page is a page fault. A training step on
+    a CPU allocates the same large tensors again and again, and the faults can cost more than its arithmetic.
 
     Returns:
-        Whether the C library took the setting; False where it is not glibc.
+        Whether the C library accepted the setting; False if it is not glibc.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""Parquet files: reading, where columns are checked and errors are one line, and writing given data frames."""
+"""Parquet files: reading with checks of columns and errors in one line, and writing of given data frames."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -32,40 +32,40 @@ def read_parquet(
 
     Args:
         path: The file.
-        columns: Column → key of `KINDS`: the required columns, without missing values. Others are read, too, unless
-            `only` is given.
-        optional: The same of columns that may be missing.
-        within: Column of whole numbers, or of lists of them → the least and the greatest number that it may hold, where
-            it is there.
-        only: Whether no other column is read.
-        error: What is raised.
-        remedy: What to do about it.
+        columns: Column → key of `KINDS`, for the required columns; missing values are refused.
+        optional: Column → key of `KINDS`, for columns that may be absent.
+        within: Column of whole numbers, or of lists of them → its allowed minimum and maximum, if it is present.
+        only: Whether to read only the columns of `columns` and `optional`.
+        error: Class of the exception that is raised.
+        remedy: Last sentence of its message.
 
     Raises:
-        error: If the file cannot be read or lacks a column, or a column has gaps or holds something else.
+        error: If the file cannot be read or lacks a column, or a column has gaps or another type.
     """
     import pandas as pd
     import pyarrow.parquet as pq
 
     frame = None
     with readable(path, error=error, remedy=remedy):
-        held = pq.ParquetFile(path).schema_arrow
-        wanted = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in held.names}}
-        wrong = next((flaw for name, kind in wanted.items() if (flaw := _flaw(held, name, kind))), None)
-        if wrong is None and within:
-            spans = {name: span for name, span in within.items() if name in wanted}
-            table = pq.read_table(path, columns=list(spans))
-            wrong = next((flaw for name, span in spans.items() if (flaw := _outside(table[name], name, span))), None)
-        if wrong is None:
-            frame = pd.read_parquet(path, columns=list(wanted) if only else None)
-            wrong = next((flaw for name, kind in wanted.items() if (flaw := _holes(frame[name], name, kind))), None)
-    if wrong is not None or frame is None:
-        raise error(f"{path}: {wrong}. {remedy}")
+        schema = pq.ParquetFile(path).schema_arrow
+        kinds = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in schema.names}}
+        problem = next((flaw for name, kind in kinds.items() if (flaw := _flaw(schema, name, kind))), None)
+        if problem is None and within:
+            limits = {name: limit for name, limit in within.items() if name in kinds}
+            table = pq.read_table(path, columns=list(limits))
+            problem = next(
+                (flaw for name, limit in limits.items() if (flaw := _outside(table[name], name, limit))), None
+            )
+        if problem is None:
+            frame = pd.read_parquet(path, columns=list(kinds) if only else None)
+            problem = next((flaw for name, kind in kinds.items() if (flaw := _holes(frame[name], name, kind))), None)
+    if problem is not None or frame is None:
+        raise error(f"{path}: {problem}. {remedy}")
     return frame
 
 
 def table_path(name: str, given: Any, file: str | os.PathLike[str], columns: Collection[str] | None = None) -> str:
-    """The path of a table: as given, or `file`, which a data frame is written to unless it holds the same already.
+    """The path of a table: a path as given; a data frame is written to `file`, unless the file is equal already.
 
     Args:
         name: Name of the table, for messages.
@@ -74,7 +74,7 @@ def table_path(name: str, given: Any, file: str | os.PathLike[str], columns: Col
         columns: The columns of a data frame that will be read; all if None.
 
     Raises:
-        ConfigError: If it is neither a data frame nor a path.
+        ConfigError: If `given` is neither a data frame nor a path.
         DataError: If a column of a data frame that will be read cannot be written (`arrow_table`).
     """
     if not is_frame(given):
@@ -106,8 +106,8 @@ def readable(
 
     Args:
         path: The file that is read in the block.
-        error: What is raised.
-        remedy: What to do about it.
+        error: Class of the exception that is raised.
+        remedy: Last sentence of its message.
 
     Raises:
         error: If the file cannot be read.
@@ -123,21 +123,22 @@ def readable(
         raise error(f"{path}: cannot be read as parquet ({one_line(reason, 300).rstrip('.')}). {remedy}") from None
 
 
-def _flaw(held: "pa.Schema", name: str, kind: str) -> str | None:
+def _flaw(schema: "pa.Schema", name: str, kind: str) -> str | None:
     import pyarrow.types as types
 
-    found_at = held.get_all_field_indices(name)
-    if len(found_at) != 1:
-        return f"has {len(found_at)} columns {name!r}; expected one of {KINDS[kind]}"
-    found = held.field(found_at[0]).type
-    whole = types.is_integer(found)
+    indices = schema.get_all_field_indices(name)
+    if len(indices) != 1:
+        return f"has {len(indices)} columns {name!r}; expected one of {KINDS[kind]}"
+    column_type = schema.field(indices[0]).type
+    whole = types.is_integer(column_type)
     fits = {
-        "text": types.is_string(found) or types.is_large_string(found),
+        "text": types.is_string(column_type) or types.is_large_string(column_type),
         "whole": whole,
-        "number": whole or types.is_floating(found),
-        "lists": (types.is_list(found) or types.is_large_list(found)) and types.is_integer(found.value_type),
+        "number": whole or types.is_floating(column_type),
+        "lists": (types.is_list(column_type) or types.is_large_list(column_type))
+        and types.is_integer(column_type.value_type),
     }
-    return None if fits[kind] else f"column {name!r} holds {str(found)[:60]}; expected {KINDS[kind]}"
+    return None if fits[kind] else f"column {name!r} holds {str(column_type)[:60]}; expected {KINDS[kind]}"
 
 
 def _outside(column: "pa.ChunkedArray", name: str, span: tuple[int, int]) -> str | None:
@@ -158,7 +159,7 @@ def _outside(column: "pa.ChunkedArray", name: str, span: tuple[int, int]) -> str
 
 
 def _holes(column: Any, name: str, kind: str) -> str | None:
-    """The problem with the values of a column: one is missing (a number may be NaN), or a text is not UTF-8."""
+    """The problem of a column with missing values, else None (a number may be NaN); raises if a text is not UTF-8."""
     import pandas as pd
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""Paths of shipped files and user data, and functions named by dotted paths.
+"""Paths of shipped files and user data.
 
-In a checkout recipes, launch files and the demo shop lie in `configs`, `ds_configs` and `data/demo`; an installed wheel
-holds the same folders in `minionerec/shipped`. A relative path that does not exist in the current directory is looked
-for there, so that the same settings work in both.
+In a checkout, recipes, launch files and the demo shop are in `configs`, `ds_configs` and `data/demo`; an installed
+wheel has the same folders in `minionerec/shipped`. A relative path that does not exist in the current directory is
+looked up there, so that the same settings work in both.
 """
 
 import os
@@ -25,13 +25,13 @@ def shipped_root() -> Path:
 
 
 def find_path(path: str | os.PathLike[str]) -> Path:
-    """A path as given, or, where it does not exist, that of a shipped file; of a URL its local copy.
+    """A path as given, or the shipped file of that path if only that exists; for a URL, its local copy.
 
-    A first part `$MINIONEREC_DATA` is the folder of that environment variable (`data` where it is not set).
+    A first part `$MINIONEREC_DATA` is replaced by that environment variable (`data` if it is not set).
 
     Raises:
         ArtefactError: If the path is a URL that cannot be fetched (`minionerec.core.remote`).
-        ConfigError: If it is one of an unknown protocol, or of one whose package is not installed.
+        ConfigError: If the URL's protocol is unknown or its package is not installed.
     """
     if is_remote(path):
         return local_path(path)
@@ -45,15 +45,15 @@ def find_path(path: str | os.PathLike[str]) -> Path:
 
 
 def input_path(name: str, given: Any, expected: str = "the folder that a stage wrote, or its result") -> str:
-    """The path of an input: as given, or the output of the stage whose result it is.
+    """The path of an input: a path as given, or the output of a stage's result.
 
     Args:
         name: Name of the input, for messages.
         given: A path, or an object with a path as its `output`.
-        expected: The expected form, for messages.
+        expected: Accepted values, for messages.
 
     Raises:
-        ConfigError: If it is neither.
+        ConfigError: If `given` is neither.
     """
     path = getattr(given, "output", given)
     if not isinstance(path, str | os.PathLike):
@@ -62,19 +62,19 @@ def input_path(name: str, given: Any, expected: str = "the folder that a stage w
 
 
 def find_parts(path: str) -> list[Path] | None:
-    """The files of a folder, in the order of their names; None where a path is anything else.
+    """The files of a folder, in the order of their names; None if the path is no folder.
 
     Args:
-        path: As of `find_path`; of a URL the local copies of its files.
+        path: A path as in `find_path`; for a URL, the result holds local copies.
 
     Raises:
-        ArtefactError: As `find_path`, or if no file is in the folder, or another folder (see `part_names`).
+        ArtefactError: As `find_path`, or if the folder is empty or has subfolders (see `part_names`).
         ConfigError: As `find_path`.
     """
     if is_remote(path):
         return local_parts(path)
-    found = find_path(path)
-    return parts_of(found) if found.is_dir() else None
+    folder = find_path(path)
+    return parts_of(folder) if folder.is_dir() else None
 
 
 def path_word(path: str | os.PathLike[str]) -> str:
@@ -89,7 +89,7 @@ def path_word(path: str | os.PathLike[str]) -> str:
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
-    """A path for messages: relative to the current directory, else to the shipped files, where it is below one."""
+    """A path for messages: relative to the current directory or the shipped files if it is below one of them."""
     full = Path(path).resolve()
     for root in (Path.cwd(), shipped_root()):
         if full.is_relative_to(root):

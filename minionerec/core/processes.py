@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 # Environment variables of a distributed launcher.
 _VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "GROUP_", "ROLE_")
-_PATIENCE = timedelta(days=7)
+_TIMEOUT = timedelta(days=7)
 
 
 def _number(name: str, default: int) -> int:
@@ -31,22 +31,22 @@ def _number(name: str, default: int) -> int:
 
 
 def process_rank() -> int:
-    """Number of this process in its launch, from 0."""
+    """Rank of this process in its launch, from 0."""
     return _number("RANK", 0)
 
 
 def local_rank() -> int:
-    """Number of this process among those of its machine, from 0."""
+    """Rank of this process among those of its machine, from 0."""
     return _number("LOCAL_RANK", 0)
 
 
 def world_size() -> int:
-    """Processes of this launch."""
+    """Number of processes of this launch."""
     return _number("WORLD_SIZE", 1)
 
 
 def local_world_size() -> int:
-    """Processes of this launch on this machine."""
+    """Number of processes of this launch on this machine."""
     return _number("LOCAL_WORLD_SIZE", 1)
 
 
@@ -56,12 +56,12 @@ def is_main_process() -> bool:
 
 
 def uses_deepspeed() -> bool:
-    """Whether this launch is one of DeepSpeed."""
+    """Whether this launch uses DeepSpeed."""
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true"
 
 
 def sharding() -> str:
-    """How this launch shares out what a trainer holds: "ZeRO-2" and the like of DeepSpeed, "FSDP", or "" for not."""
+    """How this launch shards the trainer's state: "ZeRO-N" (DeepSpeed), "FSDP", or "" if it is replicated."""
     if not uses_deepspeed():
         return "FSDP" if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" else ""
     stage: Any = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
@@ -74,10 +74,10 @@ def sharding() -> str:
 
 
 def check_launcher(mixed_bf16: bool) -> None:
-    """Check that what the launch requests is there, and that it requests no other mixed precision than the settings.
+    """Check that the launch's DeepSpeed is installed, and that its mixed precision agrees with the settings.
 
     Raises:
-        ConfigError: If it is a launch of DeepSpeed, which is not installed, or of another precision.
+        ConfigError: If DeepSpeed is not installed, or the precision differs.
     """
     if uses_deepspeed() and find_spec("deepspeed") is None:
         raise ConfigError(
@@ -93,10 +93,10 @@ def check_launcher(mixed_bf16: bool) -> None:
 
 
 def trainer_processes() -> dict[str, Any]:
-    """Arguments of trainers about the processes of a launch; none where there is a GPU.
+    """Arguments of trainers about the processes of a launch; none if there is a GPU.
 
-    Without a GPU, accelerate looks for the other processes only with `use_cpu`. It does not start DeepSpeed then; so
-    DeepSpeed is given the backend instead, and finds the CPU by itself.
+    Without a GPU, accelerate joins the other processes only with `use_cpu`, with which it does not start DeepSpeed; a
+    DeepSpeed launch gets only the backend and finds the CPU by itself.
 
     Returns:
         `use_cpu` and `ddp_backend`, as `transformers.TrainingArguments` takes them.
@@ -130,7 +130,7 @@ def wait_for_everyone() -> None:
 
         if not torch.distributed.is_initialized():
             with _joining():
-                torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
+                torch.distributed.init_process_group("gloo", timeout=_TIMEOUT)
         try:
             torch.distributed.barrier()
         except RuntimeError:  # the connection broke
@@ -139,10 +139,10 @@ def wait_for_everyone() -> None:
 
 @contextmanager
 def _joining() -> Iterator[None]:
-    """Report the wait for the other processes, which may never come, and what keeps this one from joining them.
+    """Log the wait for the other processes, which may never arrive, and report errors of joining in one line.
 
     Raises:
-        MinioneRecError: If it cannot join.
+        MinioneRecError: If this process cannot join.
     """
     logger.info("Waiting for all %d processes of this launch (WORLD_SIZE).", world_size())
     try:
@@ -155,14 +155,14 @@ def _joining() -> Iterator[None]:
 
 
 def check_agreement(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
-    """Check that all processes of the launch were started for the same thing; nothing with one process.
+    """Check that all processes of the launch have equal settings and inputs; nothing with one process.
 
     Args:
         settings: Settings of this process that affect the result.
-        inputs: Name of each input to its fingerprint.
+        inputs: Name → fingerprint of each input.
 
     Raises:
-        ConfigError: In every process, naming what differs from the first process.
+        ConfigError: In every process, naming the first difference from process 0.
     """
     if world_size() == 1:
         return
@@ -175,7 +175,7 @@ def check_agreement(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> N
     for rank, other in enumerate(sent):
         for name in {**sent[0], **other}:
             if other.get(name) != sent[0].get(name):
-                torch.distributed.destroy_process_group()  # which is not left to the end of a process that may be last
+                torch.distributed.destroy_process_group()  # now, since processes end at different times
                 raise ConfigError(
                     f"the processes of this launch differ in {name}: {in_words(other.get(name))} in process {rank}, "
                     f"{in_words(sent[0].get(name))} in process 0. Start all with the same settings and inputs."
@@ -183,7 +183,7 @@ def check_agreement(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> N
 
 
 def environment_of_a_new_launch() -> dict[str, str]:
-    """This process's environment without the variables of a distributed launcher: for a launch of its own."""
+    """This process's environment without the variables of a distributed launcher, for starting another launch."""
     return {
         name: value for name, value in os.environ.items() if name not in _VARIABLES and not name.startswith(_PREFIXES)
     }

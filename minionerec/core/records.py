@@ -1,7 +1,7 @@
 """Run records: time, memory, machine and command of a run, kept beside its artefact as `OUTPUT.record.json`.
 
-An artefact holds nothing that differs between two equal runs; the record holds all of that. It is not hashed, no input,
-and no part of freshness, and a run never fails because of it.
+An artefact holds nothing that differs between two equal runs; the record does. A record is not hashed, is no input,
+does not affect whether an output is up to date, and never makes a run fail.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ class Batch:
     """The number of examples of an optimiser step.
 
     Attributes:
-        per_device: Those that a process computes at a time.
-        accumulation: How often it does so before a step.
-        total: Those of a step, over all processes ("global" in the file).
-        tokens: At most about so many tokens of them at a time, in the end; None where all are computed together. The
-            result does not depend on it.
+        per_device: Examples of a forward pass of one process.
+        accumulation: Forward passes of a process before a step.
+        total: Examples of a step, over all processes ("global" in the file).
+        tokens: Approximate limit on tokens of a micro-batch at the end of the run; None without a limit. It does not
+            affect the result.
     """
 
     per_device: Count
@@ -42,7 +42,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Time, memory, machine and command of a run. Of a resumed run, values are of the last part unless stated.
+    """Time, memory, machine and command of a run. For a resumed run, values are of the last part unless stated.
 
     Attributes:
         command: The words of the command line.
@@ -50,18 +50,18 @@ class RunRecord:
             package.
         started: When the first part began, in UTC, such as "2030-01-31T12:00:00Z".
         ended: When the last part ended.
-        seconds: Wall time of all parts together: "all", and phases by name. A phase within another counts only for
-            itself, so phases add up to at most "all".
-        parts: How many times the run was started, 1 for one that was never interrupted; a run that was extended by a
-            setting such as epochs counts the run that it resumed.
-        resumed_from: Where the last part resumed: steps of a trainer, epochs of a sequential model, finished
-            shards or parts of lists, finished runs of a study; 0 where nothing was saved; None for a single part.
-        machine: Its machine.
+        seconds: Wall time of all parts together: "all", and phases by name. Time of a nested phase counts only for the
+            inner one, so phases add up to at most "all".
+        parts: Number of starts, 1 for a run that was never interrupted; extending a run by a setting such as epochs
+            adds one.
+        resumed_from: Progress at the start of the last part: steps of a trainer, epochs of a sequential model,
+            finished shards or parts of lists, finished runs of a study; 0 if nothing was saved; None for one part.
+        machine: The machine.
         processes: Processes of the launch.
-        batch: Examples of a step; None where there are no steps.
-        peak_memory_bytes: Most memory that the first process had resident since it began, or one of the processes that
-            it started and that have ended if that is more; the largest of all parts, None where it is not known.
-        peak_gpu_memory_bytes: Most memory that the first process had allocated on one GPU; None without.
+        batch: Examples of a step; None without steps.
+        peak_memory_bytes: Peak resident memory of the first process, or of a child process that has ended if that is
+            more; the largest of all parts; None if unknown.
+        peak_gpu_memory_bytes: Peak memory that the first process had allocated on one GPU; None without a GPU.
     """
 
     command: tuple[str, ...]
@@ -79,7 +79,7 @@ class RunRecord:
 
 
 def record_path(output: Path) -> Path:
-    """Path of an artefact's record: beside it, and of a link beside its target."""
+    """Path of an artefact's record, beside the artefact, or beside the target if the artefact's path is a link."""
     output = resolve_link(output)
     return output.with_name(f"{output.name}.record.json")
 
@@ -92,10 +92,9 @@ def tidy_record(output: Path) -> None:
 
 
 def read_run_record(output: Path) -> RunRecord | None:
-    """The record of an artefact; None where there is none, it cannot be read, or it is that of another artefact.
+    """The record of an artefact; None if it is missing, unreadable or belongs to another artefact.
 
-    A record holds the hash of the manifest that it belongs to, so that an old one is not taken for that of a new
-    artefact.
+    A record holds the hash of its artefact's manifest, so an old record is not taken for that of a new artefact.
 
     Args:
         output: The artefact's directory.
@@ -110,8 +109,8 @@ def read_run_record(output: Path) -> RunRecord | None:
 
 
 def parse_record(given: Any) -> RunRecord | None:
-    """A record from the content of its file; None where a field is missing or of another form."""
-    from pydantic import TypeAdapter, ValidationError  # takes a tenth of a second
+    """A record from the content of its file; None if a field is missing or of another type."""
+    from pydantic import TypeAdapter, ValidationError  # slow to import
 
     if isinstance(given, dict) and isinstance(batch := given.get("batch"), dict):
         given = {**given, "batch": {"total" if name == "global" else name: value for name, value in batch.items()}}
@@ -154,7 +153,7 @@ def utc_now() -> str:
 
 
 def record_in(file: Path) -> RunRecord | None:
-    """The record in a file; None where there is none."""
+    """The record in a file; None if there is none."""
     try:
         return parse_record(read_json(file))
     except ArtefactError:
@@ -162,7 +161,7 @@ def record_in(file: Path) -> RunRecord | None:
 
 
 def joined_record(before: RunRecord, last: RunRecord) -> RunRecord:
-    """The record of a run in parts: sums of times, the largest peak, and the other values of the last part."""
+    """The record of a run in parts: sums of times, the largest peaks, and the other values of the last part."""
     names = [*before.seconds, *(name for name in last.seconds if name not in before.seconds)]
     return replace(
         last,

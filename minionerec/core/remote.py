@@ -1,10 +1,9 @@
 """Inputs at URLs (`s3://`, `gs://`, `https://`, `hf://` and whatever else fsspec reads) as files of this machine.
 
-A URL may be given wherever settings name an input: `Settings.local` resolves it once, when a run begins, and everything
-else in this package reads local paths. Files of the Hugging Face hub are kept in the cache of `huggingface_hub`, others
-and artefacts in `$MINIONEREC_CACHE/KEY/NAME`, where the key is the hash of a URL and of what its filesystem says of the
-file's version (size, ETag, time), or of an artefact's manifest. A copy is moved there once it is complete. Of several
-processes one fetches and the others wait.
+A URL may be given wherever settings name an input: `Settings.local` resolves it once, when a run begins, and all other
+code reads local paths. Files of the Hugging Face hub are in the cache of `huggingface_hub`; other copies are in
+`$MINIONEREC_CACHE/KEY/NAME`, where the key is the hash of the URL and the file's version (size, ETag, time), or of an
+artefact's manifest. A copy is moved there once it is complete. One process fetches while the others wait.
 """
 
 import hashlib
@@ -27,8 +26,8 @@ from minionerec.core.urls import is_remote, without_query
 logger = get_logger(__name__)
 
 CACHE_VARIABLE = "MINIONEREC_CACHE"
-SILENCE = 60.0
-"""Seconds that a web server may send nothing."""
+READ_TIMEOUT = 60.0
+"""Seconds without data after which a web server is given up."""
 _PASSWORD = re.compile(r"://[^/?#@]*:[^/?#@]*@")
 _urls: dict[str, str] = {}
 """Path of a copy → its URL without a query, for messages."""
@@ -40,23 +39,23 @@ def cache_folder() -> Path:
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path as given; of a URL the local file or artefact of the same content, as of this run's first read.
+    """A path as given; for a URL, its local copy, fetched when this run first reads it.
 
     Raises:
         ConfigError: If the protocol is unknown, its package is not installed, or the URL holds a password.
-        ArtefactError: If it does not exist, cannot be read, or differs from its manifest.
+        ArtefactError: If the URL does not exist, cannot be read, or differs from its manifest.
     """
     return _copy(path) if isinstance(path, str) and is_remote(path) else Path(path)
 
 
 def look_again() -> None:
-    """Begin a new run: URLs are read again."""
+    """Forget which URLs were resolved, so that a new run checks them again."""
     _copy.cache_clear()
     local_parts.cache_clear()
 
 
 def with_urls(text: str) -> str:
-    """A message with the URLs of the copies whose paths it names."""
+    """A message in which paths of copies are followed by their URLs."""
     for path, url in _urls.items():
         text = text.replace(path, f"{url} (copied to {path})", 1)
     return text
@@ -64,10 +63,10 @@ def with_urls(text: str) -> str:
 
 @cache
 def local_parts(url: str) -> list[Path] | None:
-    """Local copies of the files of a folder at a URL, each a copy of its own; None if it is not a folder.
+    """Local copies of the files of a folder at a URL; None if the URL is not a folder.
 
     Raises:
-        ArtefactError: As `local_path`, or if there is no file in it (`part_names`).
+        ArtefactError: As `local_path` and `part_names`.
         ConfigError: As `local_path`.
     """
     if url.startswith(("file://", "hf://")):
@@ -89,11 +88,11 @@ def part_names(entries: Mapping[str, bool], where: str) -> list[str]:
     """The parts among the entries of a folder, in order.
 
     Args:
-        entries: Name → whether it is a folder itself.
+        entries: Name → whether the entry is a folder.
         where: The folder, for messages.
 
     Raises:
-        ArtefactError: If there is none, or another folder.
+        ArtefactError: If there is no part, or a subfolder.
 
     Example:
         >>> part_names({"part-1.csv": False, "part-0.csv": False, "_SUCCESS": False, ".crc": True}, "visits")
@@ -170,18 +169,20 @@ def _filesystem(url: str) -> tuple[Any, str]:
             f"{name}: unknown protocol {protocol!r}. Use one of fsspec, such as s3, gs or https."
         ) from None
     except ImportError as error:  # which names the package
-        raise ConfigError(f"{name}: what reads {protocol}:// is not installed. {one_line(error)}.") from None
+        raise ConfigError(
+            f"{name}: the package that reads {protocol}:// is not installed. {one_line(error)}."
+        ) from None
     options: dict[str, Any] = {}
     if protocol in ("http", "https"):
         from fsspec.implementations.http import aiohttp  # by which it reads
 
-        # The whole may take any time. A URL is sent as it was typed, since it may be signed.
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+        # No limit on the total time. A URL is sent unchanged, since it may be signed.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=READ_TIMEOUT, sock_read=READ_TIMEOUT)
         client = {"timeout": timeout, "trust_env": True, "headers": {"Accept-Encoding": "identity"}}
         options = {"client_kwargs": client, "encoded": True}
     fs, root = fsspec.core.url_to_fs(url, **options)
     fs.invalidate_cache(root)
-    logger.info("Asking for %s.", name)
+    logger.info("Requesting %s.", name)
     return fs, root
 
 
@@ -191,9 +192,9 @@ def _from_hub(url: str, name: str) -> Path:
 
     address = parse_hf_uri(url.rstrip("/"))
     inner = address.path_in_repo
-    wanted = [inner, f"{inner}/*"] if inner else None
-    logger.info("Asking for %s.", name)
-    snapshot = snapshot_download(address.id, repo_type=address.type, revision=address.revision, allow_patterns=wanted)
+    patterns = [inner, f"{inner}/*"] if inner else None
+    logger.info("Requesting %s.", name)
+    snapshot = snapshot_download(address.id, repo_type=address.type, revision=address.revision, allow_patterns=patterns)
     path = Path(snapshot, inner)
     if not path.exists():
         raise FileNotFoundError(name)
@@ -202,7 +203,7 @@ def _from_hub(url: str, name: str) -> Path:
 
 
 def _artefact(fs: Any, root: str, url: str) -> Path:
-    """The copy of an artefact, every file of which is compared with the manifest."""
+    """The copy of an artefact; every file is compared with the manifest."""
     again = "Copy the whole output of a stage there; if that is being done, run the same command again afterwards."
     try:
         raw = fs.cat_file(f"{root}/{MANIFEST}")
@@ -230,13 +231,20 @@ def _artefact(fs: Any, root: str, url: str) -> Path:
 
 
 def _is_odd(name: str) -> bool:
-    """Whether a name in a manifest is not that of a file within the artefact, as stages write it."""
+    """Whether a name in a manifest is not a normalised path of a file within the artefact."""
     path = PurePosixPath(name)
     return str(path) != name or path.is_absolute() or ".." in path.parts or "\\" in name or name in (".", MANIFEST)
 
 
 def _file(fs: Any, path: str, info: Mapping[str, Any], url: str) -> Path:
-    """The copy of a file, of which the filesystem has given some information."""
+    """The copy of a file.
+
+    Args:
+        fs: The filesystem.
+        path: Path of the file in it.
+        info: Information of the filesystem about the file.
+        url: The URL without a query.
+    """
     version, size = str(info), info.get("size")
     if path.startswith(("http://", "https://")):  # other headers may change with every request
         version = str([info.get(name) for name in ("ETag", "Last-Modified", "Content-MD5", "Digest")])
@@ -255,9 +263,9 @@ def _cached(key: str, url: str, fetch: Callable[[Path], None], always: bool = Fa
 
     Args:
         key: Identifies the content.
-        url: Its URL without a query.
-        fetch: Writes it to a path; what it has written when it raises is removed by the next call.
-        always: Whether it is fetched although there is a copy.
+        url: The URL without a query.
+        fetch: Writes the content to a path; if it raises, the next call removes the partial copy.
+        always: Whether to fetch even if there is a copy.
     """
     folder = cache_folder() / hashlib.sha256(key.encode()).hexdigest()
     name = re.sub(r"[^\w.+=@ -]", "_", url.partition("?")[0].rpartition("/")[2]).lstrip(".")[-100:]
@@ -277,10 +285,10 @@ def _cached(key: str, url: str, fetch: Callable[[Path], None], always: bool = Fa
 
 @contextmanager
 def _one_line_errors(url: str) -> Iterator[None]:
-    """Turn any error of a filesystem into one line that names the URL and the remedy.
+    """Convert errors of a filesystem into an error of one line with the URL and the remedy.
 
     Raises:
-        ArtefactError: Instead of it.
+        ArtefactError: Instead of the filesystem's error.
     """
     try:
         yield

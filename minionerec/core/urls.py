@@ -19,7 +19,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def without_query(text: str) -> str:
-    """A text in which every URL has the hash of its query in place of it: queries may hold signatures and tokens.
+    """A text with the query of every URL replaced by its hash, since queries may hold signatures and tokens.
 
     Example:
         >>> without_query("--items https://shop.example/items.csv?token=1")

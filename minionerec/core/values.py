@@ -58,8 +58,8 @@ class _Loader(yaml.SafeLoader):
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{shown(key.value)} twice", key.start_mark)
             seen.add(key.value)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def parse_yaml(text: str) -> Any:
@@ -74,10 +74,9 @@ def parse_yaml(text: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> tuple[Any, Mapping[tuple[str, ...], int]]:
-    """The value of a YAML text, which nobody may change, and the line of every key.
+    """The value of a YAML text, which callers must not modify, and the line of every key.
 
-    A recipe is read again for each step that takes its settings from it, and reading takes longer than all else of a
-    plan.
+    Cached, since a recipe is read again for each of its steps, and parsing dominates the time of a plan.
 
     Raises:
         ValueError: As `parse_yaml`.
@@ -145,14 +144,14 @@ def _text_of(path: str | Path) -> str:
 
 def _mapping_of(path: str | Path, text: str) -> dict[str, Any]:
     try:
-        found = parse_yaml(text)
+        content = parse_yaml(text)
     except ValueError as error:
         raise ConfigError(f"{path}: not valid YAML ({error}).") from None
-    if found is None:
+    if content is None:
         raise ConfigError(f"{path}: is empty, expected a mapping of settings.")
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: expected a mapping of settings, got {type(found).__name__}.")
-    return found
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a mapping of settings, got {type(content).__name__}.")
+    return content
 
 
 def without_none(hint: Any) -> Any:
@@ -166,12 +165,12 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     """A value of a YAML file or of the command line as the type of a setting.
 
     Args:
-        value: As YAML parses it; a word, or a list of words.
-        hint: str, int, float, bool, `Any`, a list or a mapping of these, or one of them or None.
+        value: A value parsed by YAML, a word, or a list of words.
+        hint: str, int, float, bool, `Any`, a list or a mapping of these; each may be optional (`| None`).
         where: File and key, or the flag, for messages.
 
     Raises:
-        ConfigError: If it does not fit.
+        ConfigError: If the value does not fit the type.
 
     Example:
         >>> convert("1e-3", float, "--learning_rate"), convert(["a=2", "b"], dict[str, float], "--tasks")
@@ -220,17 +219,17 @@ def _convert_mapping(value: Any, inner: Any, where: str) -> dict[str, Any]:
         if len(named) < len(value):
             raise ConfigError(f"{where} names a key twice, once as a text. Give each its own name.")
         return {key: convert(entry, inner, f"{where}: {key}") for key, entry in named.items()}
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for word in _entries(value, where):
         name, equals, text = str(word).partition("=") if isinstance(word, str | int | float) else ("", "", "")
         name = name.strip()
         if not name or (not equals and inner is not float) or (equals and not text.strip()):
             raise ConfigError(f"{where} has {shown(word)}; expected NAME=VALUE.")
         name = _name(name, where)
-        if name in found:
+        if name in converted:
             raise ConfigError(f"{where} names {shown(name)} twice. Give each its own name.")
-        found[name] = convert(text.strip() if equals else 1.0, inner, f"{where} {name}")
-    return found
+        converted[name] = convert(text.strip() if equals else 1.0, inner, f"{where} {name}")
+    return converted
 
 
 def _name(key: Any, where: str) -> str:
@@ -268,7 +267,7 @@ def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A text without control characters; of numbers only whole ones, since others lose digits."""
+    """A text without control characters; whole numbers and dates become texts, other numbers would lose digits."""
     if isinstance(value, datetime.date) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)  # YAML reads a bare date as one
     if isinstance(value, str) and not _CONTROL.search(value):

@@ -24,16 +24,16 @@ class LevelAnalysis:
         ks: The cutoffs.
         levels: Number of levels compared, L.
         independent: float64 (len(ks), L + 1). Column l < L: share of examples in which any of the first K predictions
-            has the target's code at level l, whatever the other levels. Last column: any is the whole SID.
+            has the target's code at level l, regardless of other levels. Last column: share of hits of the whole SID.
         cumulative: float64 (len(ks), L). Column l: share of examples in which a single one of the first K predictions
             has the target's codes at levels 1 to l + 1.
         dropoff: L numbers at K = 1: cumulative accuracy of level 1, then of each further level divided by that of the
             level before it; None where that is zero.
-        rows: Examples counted, the denominator.
-        excluded: Examples left out because their target does not parse as an SID, or has fewer levels.
-        unparsable: Predictions of the counted examples, within the largest K, that do not parse or have fewer levels.
-            They never hit, and keep their rank in the list.
-        looked_at: All predictions of the counted examples within the largest K.
+        rows: Number of counted examples, the denominator.
+        excluded: Number of examples whose target does not parse as an SID or has fewer levels.
+        unparsable: Number of predictions of the counted examples, within the largest K, that do not parse or have fewer
+            levels. They never hit, and keep their rank.
+        looked_at: Number of predictions of the counted examples within the largest K.
     """
 
     ks: tuple[int, ...]
@@ -77,29 +77,31 @@ def level_analysis(
     Args:
         predictions: The ranked lists; only their SIDs are read.
         ks: Cutoffs; those of 1, 3, 5, 10, 20, 50 within `list_length` if None (at least K = 1).
-        list_length: Number of requested candidates (beams); the longest list's if None.
-        keep_duplicates: Whether a repeated SID takes a rank of its own. False suits lists in which items that share
-            an SID follow one another; True takes lists as they are, as for a published JSON file.
+        list_length: Number of requested candidates (beams); the length of the longest list if None.
+        keep_duplicates: Whether a repeated SID occupies a rank. Use False for lists of items in which items that share
+            an SID are adjacent, True for lists as they are, such as a published JSON file.
         where: Name of the source in messages.
 
     Raises:
         ConfigError: If a K is larger than `list_length`.
         DataError: If no target parses as an SID.
     """
-    lists = [list(row) for row in predictions.sids] if keep_duplicates else distinct_sids(predictions)
+    lists = [list(example) for example in predictions.sids] if keep_duplicates else distinct_sids(predictions)
     list_length = length_of_lists(predictions) if list_length is None else list_length
     ordered = check_ks(ks, list_length) if ks is not None else tuple(k for k in DEFAULT_KS if k <= max(1, list_length))
-    lists = [row[: ordered[-1]] for row in lists]
+    lists = [example[: ordered[-1]] for example in lists]
     parsed = {text: split_sid(text) or () for text in {*chain.from_iterable(lists), *predictions.target_sids}}
     depth = _depth([parsed[target] for target in predictions.target_sids], predictions, where)
-    counted = [row for row, target in enumerate(predictions.target_sids) if len(parsed[target]) >= depth]
-    code = _as_numbers(parsed, depth)
-    found = np.full((len(counted), ordered[-1], depth + 1), -1, dtype=np.int32)  # (R, K, L + 1)
-    for position, row in enumerate(counted):
-        if lists[row]:
-            found[position, : len(lists[row])] = [code[text] for text in lists[row]]
-    wanted = np.array([code[predictions.target_sids[row]] for row in counted], dtype=np.int32)  # (R, L + 1)
-    independent, cumulative, dropoff = _hit_rates(found == wanted[:, None, :], ordered)
+    counted = [example for example, target in enumerate(predictions.target_sids) if len(parsed[target]) >= depth]
+    numbers = _as_numbers(parsed, depth)
+    predicted_numbers = np.full((len(counted), ordered[-1], depth + 1), -1, dtype=np.int32)  # (R, K, L + 1)
+    for position, example in enumerate(counted):
+        if lists[example]:
+            predicted_numbers[position, : len(lists[example])] = [numbers[text] for text in lists[example]]
+    target_numbers = np.array(
+        [numbers[predictions.target_sids[example]] for example in counted], dtype=np.int32
+    )  # (R, L + 1)
+    independent, cumulative, dropoff = _hit_rates(predicted_numbers == target_numbers[:, None, :], ordered)
     return LevelAnalysis(
         ks=ordered,
         levels=depth,
@@ -108,8 +110,8 @@ def level_analysis(
         dropoff=dropoff,
         rows=len(counted),
         excluded=len(predictions) - len(counted),
-        unparsable=int((found[:, :, 0] == _UNPARSABLE).sum()),
-        looked_at=int((found[:, :, 0] != -1).sum()),
+        unparsable=int((predicted_numbers[:, :, 0] == _UNPARSABLE).sum()),
+        looked_at=int((predicted_numbers[:, :, 0] != -1).sum()),
     )
 
 
@@ -125,9 +127,9 @@ def _depth(targets: Sequence[tuple[str, ...]], predictions: Predictions, where: 
 
 
 def _as_numbers(parsed: Mapping[str, tuple[str, ...]], depth: int) -> dict[str, tuple[int, ...]]:
-    """Every SID as numbers: of its tokens at the first `depth` levels, then of the SID as a whole.
+    """Encode SIDs as numbers: one for each token of the first `depth` levels, and one for the whole SID.
 
-    Where a text does not parse, or has fewer levels, they are all -2, which matches nothing.
+    All are -2, which matches nothing, for a text that does not parse or has fewer levels.
     """
     tokens = {token: number for number, token in enumerate(sorted({*chain.from_iterable(parsed.values())}))}
     names = {sid: number for number, sid in enumerate(sorted(set(parsed.values())))}
@@ -150,5 +152,5 @@ def _hit_rates(same: np.ndarray, ks: Sequence[int]) -> tuple[np.ndarray, np.ndar
     independent = np.stack([same[:, :k].any(axis=1).mean(axis=0) for k in ks])
     cumulative = np.stack([prefix[:, :k].any(axis=1).mean(axis=0) for k in ks])
     first = prefix[:, 0].sum(axis=0).tolist()
-    kept = [after / before if before else None for before, after in pairwise(first)]
-    return independent, cumulative, (first[0] / len(same), *kept)
+    ratios = [after / before if before else None for before, after in pairwise(first)]
+    return independent, cumulative, (first[0] / len(same), *ratios)

@@ -19,11 +19,11 @@ COLUMNS = ("row", "user", "target", "target_sid", "rank", "item", "sid", "score"
 _KINDS = {name: {"score": "number"}.get(name, "whole") for name in COLUMNS} | dict.fromkeys(
     ("user", "target_sid", "sid"), "text"
 )
-_MOST = 2**31 - 1
+_MAX_INDEX = 2**31 - 1
 SESSION_CONTEXT = "session context"
-"""An input of recommenders besides the history: whether the target belongs to the session of the newest item."""
+"""Input of recommenders besides the history: whether the target belongs to the session of the newest item."""
 GIVEN = "given"
-"""The count of a manifest that names the recommender's inputs beyond the histories."""
+"""Key of a manifest's counts that lists the recommender's inputs besides the histories."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,14 @@ class Predictions:
     """Ranked lists for the examples of one split.
 
     Attributes:
-        users: The R users, one an example (str).
-        targets: int32 (R,), item index of the true next item; -1 where it is not known (a list read from JSON).
-        target_sids: The R SIDs of the targets ("" where the recommender has no SIDs).
+        users: User of each of R examples.
+        targets: int32 (R,), item index of the true next item; -1 if unknown (a list read from JSON).
+        target_sids: SID of each target; "" if the recommender has no SIDs.
         items: R lists of item indices, best first; -1 for an entry that is no item of the catalogue.
-        sids: R lists of SID strings, parallel to `items`. Items that share an SID follow one another, each with that
-            SID; the more popular in training first, then the one whose id comes first.
+        sids: R lists of SID strings, parallel to `items`. Items that share an SID are adjacent, in descending order of
+            their popularity in training, then by id.
         scores: R lists of scores, parallel to `items`, higher is better.
-        given: The recommender's inputs beyond the histories of the examples, such as `SESSION_CONTEXT`; nothing
-            if empty, not recorded if None.
+        given: The recommender's inputs besides the histories, such as `SESSION_CONTEXT`; None if not recorded.
     """
 
     users: Sequence[str]
@@ -53,35 +52,35 @@ class Predictions:
     @classmethod
     def of(
         cls,
-        rows: SplitExamples,
+        examples: SplitExamples,
         items: Sequence[Sequence[int]],
         scores: Sequence[Sequence[float]],
         sid_of: Sequence[str] | None,
         given: tuple[str, ...] = (),
     ) -> "Predictions":
-        """Ranked lists for R examples.
+        """Create from ranked lists for R examples.
 
         Args:
-            rows: The examples.
+            examples: The examples.
             items: R lists of item indices, best first; -1 for an entry that is no item.
-            scores: Parallel to `items`.
-            sid_of: SID of each item; None of a recommender without SIDs.
-            given: The names of further inputs.
+            scores: R lists of scores, parallel to `items`.
+            sid_of: SID of each item; None for a recommender without SIDs.
+            given: Names of further inputs.
         """
 
-        def sids(listed: Sequence[int]) -> list[str]:
-            return ["" if sid_of is None or item < 0 else sid_of[item] for item in listed]
+        def sids(entries: Sequence[int]) -> list[str]:
+            return ["" if sid_of is None or item < 0 else sid_of[item] for item in entries]
 
-        users, targets = rows.users.tolist(), rows.targets
+        users, targets = examples.users.tolist(), examples.targets
         return cls(users, targets, sids(targets.tolist()), items, list(map(sids, items)), scores, given)
 
     def __len__(self) -> int:
-        """Number of examples, R, those with an empty list included."""
+        """Number of examples, R, including those with an empty list."""
         return len(self.users)
 
-    def on(self, rows: np.ndarray) -> "Predictions":
-        """The lists of some examples: bool (R,)."""
-        positions = np.flatnonzero(rows).tolist()
+    def on(self, where: np.ndarray) -> "Predictions":
+        """The lists of the examples where a mask, bool (R,), is True."""
+        positions = np.flatnonzero(where).tolist()
         return Predictions(
             users=[self.users[row] for row in positions],
             targets=np.asarray(self.targets)[positions],
@@ -93,7 +92,7 @@ class Predictions:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One line per (example, rank), ranks from 1; an example with an empty list is one line of rank 0, item -1."""
+        """Data frame with a row per example and rank, from 1; an empty list is one row of rank 0 and item -1."""
         lengths = np.array([max(1, len(row)) for row in self.items], dtype=np.int64)
         repeat = np.repeat(np.arange(len(self)), lengths)
         empty = [len(row) == 0 for row in self.items]
@@ -161,11 +160,11 @@ class Predictions:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Predictions":
-        """Read `predictions.parquet`, given the file or the directory that holds it; the manifest names the inputs.
+        """Read `predictions.parquet`, given the file or its directory.
 
         Raises:
-            ArtefactError: If the directory is a finished artefact of which a file was changed since it was written.
-            DataError: If there is no such file, or it is not one of predictions.
+            ArtefactError: If the directory is an artefact that was changed.
+            DataError: If there is no such file, or it holds no predictions.
         """
         if is_artefact(path):
             open_artefact(path)
@@ -174,7 +173,7 @@ class Predictions:
         frame = read_parquet(
             file,
             _KINDS,
-            within=dict.fromkeys(("row", "target", "rank", "item"), (-1, _MOST)),
+            within=dict.fromkeys(("row", "target", "rank", "item"), (-1, _MAX_INDEX)),
             error=DataError,
             remedy=remedy,
         )
@@ -182,11 +181,11 @@ class Predictions:
 
 
 def length_of_lists(predictions: Predictions, path: str | os.PathLike[str] | None = None) -> int:
-    """Number of candidates that a list may hold.
+    """Number of requested candidates of lists.
 
     Args:
         predictions: The ranked lists.
-        path: The directory they were read from, if any: its manifest has the number of beams.
+        path: Directory of the lists, whose manifest has the number of beams; optional.
 
     Returns:
         The manifest's `beams`; without it, the length of the longest list; 0 without examples.
@@ -201,13 +200,13 @@ def length_of_lists(predictions: Predictions, path: str | os.PathLike[str] | Non
 
 
 def read_given(folder: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """The inputs of a predictions artefact's recommender beyond the histories, from its manifest.
+    """Inputs of a predictions artefact's recommender besides the histories, from the manifest.
 
     Returns:
-        The inputs, possibly empty; None where the manifest does not record them, or is missing.
+        The inputs, possibly empty; None if the manifest is missing or does not record them.
 
     Raises:
-        ArtefactError: If the manifest holds something else than names.
+        ArtefactError: If the manifest's entry is no list of names.
     """
     if not (Path(folder) / MANIFEST).is_file():
         return None
@@ -222,7 +221,7 @@ def read_given(folder: str | os.PathLike[str]) -> tuple[str, ...] | None:
 
 
 def labelled(name: str, given: Sequence[str]) -> str:
-    """A recommender's name as shown on pages, with its inputs beyond the history.
+    """Display name of a recommender with its inputs besides the history.
 
     Example:
         >>> labelled("SASRec", ()), labelled("SASRec", ("session context",))

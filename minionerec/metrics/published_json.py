@@ -1,4 +1,4 @@
-"""The published system's file of predictions: a JSON list of {"input", "output", "predict"}."""
+"""Predictions in the published system's format: a JSON list of {"input", "output", "predict"}."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def _load(path: Path) -> list[object]:
 
 
 def require_predictions(lists: Sequence[Sequence[str]], needed: int, where: str) -> None:
-    """Check that every entry has as many predictions as the largest K needs.
+    """Check that every entry has at least as many predictions as the largest K.
 
     Raises:
         DataError: Naming the first entry (from 1) that has fewer.
@@ -46,9 +46,8 @@ def require_predictions(lists: Sequence[Sequence[str]], needed: int, where: str)
 def read_published_json(path: str | os.PathLike[str]) -> Predictions:
     """Read predictions that the published system, or `write_published_json`, wrote.
 
-    Lists are taken as they are, duplicates and unparsable strings included; white space around each string is
-    removed. The file does not name items, so items and targets are -1, and it holds no scores, so each
-    score is minus the position. Users are named by entry number, from "1".
+    Lists include duplicates and unparsable strings; white space around strings is removed. The file has no items, so
+    items and targets are -1, and no scores, so scores are negated positions. Users are named by entry number, from "1".
 
     Args:
         path: The JSON file.

@@ -1,4 +1,4 @@
-"""`Ranked`: the rank of each example's target, in lists or in full rankings: the input of every ranking metric."""
+"""`Ranked`: the rank of each example's target in lists or full rankings, the input of ranking metrics."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ LEVELS = ("item", "sid")
 KIND = "predictions"
 _COLUMNS = {"split": "text", "user": "text", "target": "whole"}
 _OPTIONAL = {**{f"{level}_rank": "whole" for level in LEVELS}, "width": "whole"}
-_MOST = 2**31 - 1
+_MAX_INDEX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Ranked:
     """The ranks of one recommender's targets on the examples of one split.
 
     Attributes:
-        users: The user of each of R examples.
+        users: User of each of R examples.
         targets: int32 (R,), item index of each example's target.
-        ranks: Level ("item", and "sid" where the recommender has SIDs) to int64 (R,): rank of the target from 1, 0
-            where the list does not contain it.
-        list_length: Candidates in the lists that the ranks were found in; None where the whole catalogue was ranked.
-        given: The recommender's inputs beyond the histories, as of `Predictions`; may be empty.
+        ranks: Level ("item", and "sid" if the recommender has SIDs) → int64 (R,): rank of the target from 1; 0 if the
+            list does not contain it.
+        list_length: Requested length of the lists; None if the whole catalogue was ranked.
+        given: The recommender's inputs besides the histories, as in `Predictions`.
     """
 
     users: Sequence[str]
@@ -49,15 +49,15 @@ class Ranked:
     def from_predictions(
         cls, predictions: Predictions, path: str | os.PathLike[str] | None = None, list_length: int | None = None
     ) -> "Ranked":
-        """The ranks of ranked lists.
+        """Compute the ranks of targets in ranked lists.
 
         Args:
             predictions: The lists.
-            path: The artefact they were read from, if any: its manifest has the number of beams.
-            list_length: Requested candidates; if None, as recorded at `path`, or else those of the longest list.
+            path: Artefact of the lists, whose manifest has the number of beams; optional.
+            list_length: Requested length of the lists; if None, as recorded at `path`, or the length of the longest.
 
         Raises:
-            ArtefactError: If the recommender's inputs are not known.
+            ArtefactError: If the recommender's inputs are not recorded.
         """
         ranks = {"item": item_ranks(predictions)}
         if any(predictions.target_sids):
@@ -67,35 +67,41 @@ class Ranked:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], split: str) -> "Ranked":
-        """The ranks of a split that a predictions artefact holds; where it holds lists alone, those of the lists.
+        """Load the ranks of a split from a predictions artefact, or compute them from its lists.
 
         Raises:
-            ArtefactError: If it is no such artefact, was changed since it was written, is about other examples, or
-                does not record its recommender's inputs.
+            ArtefactError: If it is no such artefact, was changed, is of another split, or does not record its
+                recommender's inputs.
         """
         path = Path(path)
         counts = open_artefact(path, KIND)["counts"]
         if (path / FILE).is_file():
-            within = {"target": (-1, _MOST), **dict.fromkeys(_OPTIONAL, (0, _MOST))}
+            within = {"target": (-1, _MAX_INDEX), **dict.fromkeys(_OPTIONAL, (0, _MAX_INDEX))}
             table = read_parquet(path / FILE, _COLUMNS, optional=_OPTIONAL, within=within)
-            rows = table[table["split"] == split]
-            if len(rows):
-                list_length = int(rows["width"].iloc[0]) if "width" in rows else 0
+            ranked = table[table["split"] == split]
+            if len(ranked):
+                list_length = int(ranked["width"].iloc[0]) if "width" in ranked else 0
                 return cls(
-                    rows["user"].tolist(),
-                    rows["target"].to_numpy(np.int32),
-                    {level: rows[f"{level}_rank"].to_numpy(np.int64) for level in LEVELS if f"{level}_rank" in rows},
+                    ranked["user"].tolist(),
+                    ranked["target"].to_numpy(np.int32),
+                    {
+                        level: ranked[f"{level}_rank"].to_numpy(np.int64)
+                        for level in LEVELS
+                        if f"{level}_rank" in ranked
+                    },
                     list_length or None,
                     _known(read_given(path), path),
                 )
-        own = str(counts.get("split", split))
-        if own != split:
-            raise ArtefactError(f"{path}: is about the {own} examples, not the {split} examples. Predict for {split}.")
+        recorded_split = str(counts.get("split", split))
+        if recorded_split != split:
+            raise ArtefactError(
+                f"{path}: is about the {recorded_split} examples, not the {split} examples. Predict for {split}."
+            )
         return cls.from_predictions(Predictions.load(path), path)
 
 
 def _known(given: tuple[str, ...] | None, path: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    """The inputs of a recommender, which must be known for a comparison."""
+    """Check that the inputs of a recommender are recorded, as comparisons require."""
     if given is None:
         raise ArtefactError(
             f"{path or 'predictions'}: does not record the inputs of its recommender beyond the histories. Make it "
@@ -105,10 +111,10 @@ def _known(given: tuple[str, ...] | None, path: str | os.PathLike[str] | None) -
 
 
 def write_ranks(folder: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:
-    """Write `ranks.parquet` into the folder of a predictions artefact: the ranks of the examples of several splits.
+    """Write the ranks of several splits to `ranks.parquet` in the folder of a predictions artefact.
 
-    Columns: split, user, target, item_rank, sid_rank where there are SIDs, and width, the length of the lists, where
-    the ranks are those within lists, not within the whole catalogue.
+    Columns: split, user, target, item_rank; sid_rank for recommenders with SIDs; and width, the requested length of the
+    lists, unless the whole catalogue was ranked.
     """
     tables = [
         pd.DataFrame(
@@ -126,12 +132,12 @@ def write_ranks(folder: str | os.PathLike[str], splits: Mapping[str, Ranked]) ->
 
 
 def splits_of(path: str | os.PathLike[str]) -> list[str]:
-    """The splits of a predictions artefact, or a run of several seeds; that of the lists comes first."""
+    """The splits of a predictions artefact or a run of several seeds, beginning with that of the lists."""
     folder = runs_at(path)[0]
-    found = [str(read_manifest(folder, KIND)["counts"].get("split", "test"))]
+    splits = [str(read_manifest(folder, KIND)["counts"].get("split", "test"))]
     if (folder / FILE).is_file():
-        found += read_parquet(folder / FILE, {"split": "text"}, only=True)["split"].unique().tolist()
-    return list(dict.fromkeys(found))
+        splits += read_parquet(folder / FILE, {"split": "text"}, only=True)["split"].unique().tolist()
+    return list(dict.fromkeys(splits))
 
 
 def _seeds_at(path: Path) -> list[Path]:
@@ -148,7 +154,7 @@ def runs_at(path: str | os.PathLike[str]) -> list[Path]:
     """The predictions artefacts of a recommender: one for each seed (`seed-N`), that of a training, or the path itself.
 
     Raises:
-        ArtefactError: If there is none, or the examples held out were trained on.
+        ArtefactError: If there is none, or the model was trained on the held-out examples.
     """
     path = Path(path)
     folders = _seeds_at(path) or [path / KIND if is_artefact(path / KIND) else path]

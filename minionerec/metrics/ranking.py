@@ -1,9 +1,9 @@
 """Ranking metrics from `Predictions`: HR@K, NDCG@K, MRR@K, invalid predictions, catalogue coverage.
 
-Every example has one relevant item, the target. Metrics come in two readings, and tables name which one they show:
+Every example has one relevant item, the target. There are two readings of a hit:
 
-* SID-level: a hit is the target's SID. Items that share an SID are one candidate, so each counts for the others.
-* item-level: a hit is the target item itself, in the list that ranks the items of a shared SID by the stated rule.
+* SID-level: the target's SID. Items that share an SID are one candidate.
+* item-level: the target item, in the list that ranks the items of a shared SID by popularity and id.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ DEFAULT_KS = (1, 3, 5, 10, 20, 50)
 
 
 def distinct_sids(predictions: "Predictions") -> list[list[str]]:
-    """Each example's SIDs, best first, later duplicates dropped: the candidates as the search ranked them."""
+    """Distinct SIDs of each example, best first."""
     return [list(dict.fromkeys(row)) for row in predictions.sids]
 
 
@@ -28,12 +28,13 @@ def sid_ranks(predictions: "Predictions") -> np.ndarray:
     """Rank of each target's SID among the distinct SIDs of its list.
 
     Returns:
-        int64 (R,): 1 is best; 0 where the list does not hold the SID, or the target has none.
+        int64 (R,), from 1; 0 if the list lacks the SID, or the target has none.
 
     Example:
         >>> from minionerec.metrics.predictions import Predictions
-        >>> rows = Predictions(["u"], np.array([2]), ["<a_2>"], [[0, 1, 2]], [["<a_0>", "<a_0>", "<a_2>"]], [[3, 2, 1]])
-        >>> sid_ranks(rows).tolist(), item_ranks(rows).tolist()
+        >>> sids = ["<a_0>", "<a_0>", "<a_2>"]
+        >>> predictions = Predictions(["u"], np.array([2]), ["<a_2>"], [[0, 1, 2]], [sids], [[3, 2, 1]])
+        >>> sid_ranks(predictions).tolist(), item_ranks(predictions).tolist()
         ([2], [3])
     """
     ranks = np.zeros(len(predictions), dtype=np.int64)
@@ -52,11 +53,11 @@ def ranks_in(lists: Sequence[Sequence[int]], targets: np.ndarray) -> np.ndarray:
     """Rank of each target among the distinct entries of its list.
 
     Args:
-        lists: R lists, best first; entries that are no item (-1) keep their rank.
-        targets: int (R,); -1 is not known.
+        lists: R lists, best first; entries that are no item (-1) occupy a rank.
+        targets: int (R,); -1 if unknown.
 
     Returns:
-        int64 (R,): 1 is best; 0 where the list does not hold the target, or the target is not known.
+        int64 (R,), from 1; 0 if the list lacks the target, or the target is unknown.
     """
     ranks = np.zeros(len(lists), dtype=np.int64)
     for row, (target, items) in enumerate(zip(targets.tolist(), lists, strict=True)):
@@ -75,7 +76,7 @@ def check_ks(ks: Sequence[int], list_length: int | None = None) -> tuple[int, ..
         list_length: Number of candidates in the lists (beams); not checked if None.
 
     Raises:
-        ConfigError: If there is none, one is below 1, or one exceeds `list_length`; the message names both numbers.
+        ConfigError: If there is no cutoff, one is below 1, or one exceeds `list_length`.
     """
     if not ks or any(isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 for k in ks):
         numbers = " ".join(map(str, ks)) or "empty"
@@ -93,13 +94,13 @@ def ranking_metrics(ranks: np.ndarray, ks: Sequence[int], every_mrr: bool = Fals
     """Per-example values of HR@K and NDCG@K at every K, and MRR at the largest K (or at every K).
 
     Args:
-        ranks: int (R,), rank of the one relevant item from 1; 0 where it is absent.
+        ranks: int (R,), rank of the relevant item from 1; 0 if it is absent.
         ks: Cutoffs.
-        every_mrr: Whether MRR is wanted at every K, the smaller ones last.
+        every_mrr: Whether to compute MRR at every K, smaller ones last.
 
     Returns:
-        Metric name to float64 (R,). HR@K is 1 if 1 <= rank <= K; NDCG@K is 1 / log2(1 + rank) there (the ideal gain is
-        1); MRR@K is 1 / rank there; all are 0 elsewhere. The order is HR by K, NDCG by K, MRR.
+        Metric name → float64 (R,). For 1 <= rank <= K, HR@K is 1, NDCG@K 1 / log2(1 + rank) (the ideal gain is 1) and
+        MRR@K 1 / rank; otherwise all are 0. The order is HR by K, NDCG by K, MRR.
 
     Raises:
         ConfigError: If `ks` is empty or holds a number below 1.
@@ -124,7 +125,7 @@ def coverage(predictions: "Predictions", k: int, n_items: int) -> float:
 
     Args:
         predictions: The ranked lists.
-        k: How many items of each list count.
+        k: Number of items of each list that count.
         n_items: Size of the catalogue, N.
     """
     return len({item for row in predictions.items for item in row[:k] if item >= 0}) / n_items
@@ -136,12 +137,12 @@ def invalid_count(predictions: "Predictions", valid_sids: Collection[str], stop_
     Args:
         predictions: The ranked lists.
         valid_sids: The SIDs of the catalogue.
-        stop_at_hit: Count each example only up to its first hit. The published system counts so; it undercounts,
-            because entries after a hit are not counted. For comparison with its numbers alone.
+        stop_at_hit: Whether to ignore entries after an example's first hit, as the published system does, for
+            comparison with its numbers.
     """
     valid = set(valid_sids)
     count = 0
     for target, sids in zip(predictions.target_sids, predictions.sids, strict=True):
-        looked_at = sids[: list(sids).index(target)] if stop_at_hit and target and target in sids else sids
-        count += sum(sid not in valid for sid in looked_at)
+        counted = sids[: list(sids).index(target)] if stop_at_hit and target and target in sids else sids
+        count += sum(sid not in valid for sid in counted)
     return count

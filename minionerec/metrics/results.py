@@ -1,8 +1,7 @@
-"""`Results`: recommenders on the same examples: their seeds, the readings of a hit, metrics, and per-example values.
+"""`Results`: metrics of recommenders on the same examples, with intervals, paired differences and slices.
 
-All comparisons of recommenders are computed here: means with intervals, paired differences, and
-both on some of the examples. A per-example value follows from the rank of the example's target, so ranks are what is
-kept; of several seeds an example's value is its mean over them.
+Per-example values are computed from the stored ranks of targets. With several seeds, an example's value is its mean
+over them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,30 +31,30 @@ from minionerec.metrics.statistics import (
 )
 
 USERS, EXAMPLES = "users", "examples"
-FEWEST = 30  # examples of a slice, and users where these are resampled, below which it is not measured
+FEWEST = 30  # minimum number of examples of a slice, or of users if these are resampled, for it to be measured
 
 Estimates = Mapping[str, Mapping[str, Estimate]]
 """Recommender to metric to estimate."""
 
 
 def metrics_at(ks: Sequence[int], every_mrr: bool) -> list[str]:
-    """Names of the metrics at some cutoffs, in the order of tables; MRR at the largest alone, or at every one."""
+    """Names of the metrics at given cutoffs, in the order of tables; MRR at the largest, or at every cutoff."""
     return list(ranking_metrics(np.zeros(0, np.int64), ks, every_mrr=every_mrr))
 
 
 @dataclass(frozen=True)
 class RecommenderResults:
-    """A recommender on the examples of one split.
+    """Ranks and lists of a recommender on the examples of one split.
 
     Attributes:
-        name: Display name, with the inputs beyond the histories.
-        runs: The ranks of each seed, at least one; all are of the same R examples.
-        lists: The lists of its first seed; None where they were not read, or are of other examples.
-        kept_length: Candidates that those lists may hold; 0 without lists.
+        name: Display name, with the inputs besides the histories.
+        runs: The ranks of each seed, at least one, on the same R examples.
+        lists: The lists of the first seed; None if not loaded or of other examples.
+        kept_length: Requested length of those lists; 0 without lists.
         paths: The predictions artefacts of the seeds.
-        about: Parameters and recipe, where its manifests record them.
-        details: Facts from the settings of a page, such as its published counterpart.
-        counted_by: The unit of its level "sid", where pages show it.
+        about: Number of parameters and recipe, as far as recorded in manifests.
+        details: Entries from the settings of a page, such as the published counterpart.
+        counted_by: Unit of level "sid" on pages.
     """
 
     name: str
@@ -69,10 +68,10 @@ class RecommenderResults:
 
     @classmethod
     def load(cls, name: str, paths: Sequence[Path], split: str) -> "RecommenderResults":
-        """The ranks of a split that predictions artefacts hold, one a seed.
+        """Load the ranks of a split from predictions artefacts, one per seed.
 
         Raises:
-            ArtefactError: If one is no such artefact, or they are about different examples.
+            ArtefactError: If one is no such artefact, or they are of different examples.
         """
         runs = [Ranked.load(path, split) for path in paths]
         for path, run in zip(paths, runs, strict=True):
@@ -80,19 +79,19 @@ class RecommenderResults:
                 raise ArtefactError(
                     f"{path}: its {split} examples are not those of {paths[0]}. Run all seeds on one split."
                 )
-        found = cls(name, runs, paths=paths, about=_about(paths[0]))
-        return replace(found, name=labelled(name, found.given))
+        results = cls(name, runs, paths=paths, about=_about(paths[0]))
+        return replace(results, name=labelled(name, results.given))
 
     @classmethod
     def from_lists(cls, name: str, lists: Predictions, list_length: int | None = None) -> "RecommenderResults":
-        """One seed's lists, with the requested candidates (those of the longest list if None)."""
+        """Create from the lists of one seed; the length of the longest list if `list_length` is None."""
         return cls(
             name, [Ranked.from_predictions(replace(lists, given=lists.given or ()), list_length=list_length)], lists
         )
 
     @property
     def list_length(self) -> int | None:
-        """Candidates of the shortest lists that ranks were found in; None where the whole catalogue was ranked."""
+        """Shortest requested length of lists over the seeds; None if the whole catalogue was ranked."""
         return min((run.list_length for run in self.runs if run.list_length is not None), default=None)
 
     @property
@@ -107,38 +106,38 @@ class RecommenderResults:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Its inputs beyond the histories, in any of its runs; may be empty."""
+        """Inputs besides the histories, of any of the runs."""
         return tuple(dict.fromkeys(name for run in self.runs for name in run.given))
 
     def has(self, level: str) -> bool:
-        """Whether it can be measured in a reading of a hit: "sid" or "item"."""
+        """Whether all runs have ranks of a level, "sid" or "item"."""
         return all(level in run.ranks for run in self.runs)
 
     def values(self, level: str, metrics: Sequence[str], where: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Metric to the value of each seed and example, float64 (S, R); of some examples alone where those are given.
+        """Metric → value of each seed and example, float64 (S, R), optionally only for examples in a mask.
 
         Raises:
             ArtefactError: If there are no ranks at this level.
-            ConfigError: If a metric looks further than the lists go.
+            ConfigError: If a metric's cutoff exceeds the length of the lists.
         """
         if not self.has(level):
             raise ArtefactError(
                 f"{self.name}: has no ranks at level {level}. Train with --sids, or compare at level item."
             )
         ranks = [run.ranks[level] if where is None else run.ranks[level][where] for run in self.runs]
-        found = {}
+        values = {}
         for name in metrics:
             k = int(name.partition("@")[2])
             if self.list_length is not None and k > self.list_length:
                 raise ConfigError(f"{name} needs lists of {k}, but those of {self.name} hold {self.list_length}.")
-            found[name] = np.stack([ranking_metrics(each, [k])[name] for each in ranks])
-        return found
+            values[name] = np.stack([ranking_metrics(run_ranks, [k])[name] for run_ranks in ranks])
+        return values
 
     def check_same_examples(self, first: "RecommenderResults", split: str) -> None:
-        """Check that it is measured on the same examples, of the same users, as another.
+        """Check that the examples and their users equal those of another recommender.
 
         Raises:
-            ArtefactError: If it is not.
+            ArtefactError: If they differ.
         """
         remedy = "Compare recommenders of the same data, protocol and split."
         if not np.array_equal(self.targets, first.targets):
@@ -155,13 +154,13 @@ class RecommenderResults:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """The facts of a model from the manifest of its predictions, or its own, or those that the predictions name."""
+    """Number of parameters and recipe, from the manifest of predictions, of their model, or of their input models."""
     for folder in (path, path.parent / "model"):
         if is_artefact(folder):
             counts = read_manifest(folder)["counts"]
-            found = {key: counts[key] for key in ("parameters", "recipe") if key in counts}
-            if found:
-                return found
+            facts = {key: counts[key] for key in ("parameters", "recipe") if key in counts}
+            if facts:
+                return facts
     named = read_manifest(path)["inputs"].keys() & {"checkpoint", "assistant"} if is_artefact(path) else set()
     models = [unchanged_input(path, name) for name in named]
     sizes = [None if model is None else read_manifest(model)["counts"].get("parameters") for model in models]
@@ -171,12 +170,12 @@ def _about(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals and paired tests are drawn.
+    """Settings of bootstrap intervals and paired tests.
 
     Attributes:
         seed: Seed of the draws.
         resamples: Number of resamples.
-        clusters: The user of each of R examples where users are drawn; None where examples are.
+        clusters: User of each of R examples, to resample users; None to resample examples.
         size: Number of examples, R.
     """
 
@@ -187,35 +186,35 @@ class Bootstrap:
 
     @classmethod
     def of(cls, seed: int, resamples: int, resample: str, users: Sequence[str]) -> "Bootstrap":
-        """As settings say: `resample` is "users" or "examples"."""
+        """Create from settings; `resample` is "users" or "examples"."""
         return cls(seed, resamples, users if resample == USERS else None, len(users))
 
     @property
     def units(self) -> int:
-        """Number of users, or examples, drawn from."""
+        """Number of users or examples that are resampled."""
         return count_clusters(self.clusters, self.size)
 
     def on(self, where: np.ndarray) -> "Bootstrap":
-        """The same for some of the examples: bool (R,)."""
+        """The same settings for the examples in a mask, bool (R,)."""
         clusters = None if self.clusters is None else np.asarray(self.clusters)[where]
         return replace(self, clusters=clusters, size=int(where.sum()))
 
     def sentence(self) -> str:
-        """Its description for pages."""
+        """Description for pages."""
         examples = f"{self.size:,} examples"
         by_user = f"{self.units:,} users, each with all of its examples ({examples} in all)"
-        drawn = f"{examples}, each by itself" if self.clusters is None else by_user
-        return f"Intervals and paired tests: {self.resamples:,} bootstrap samples of {drawn}."
+        unit = f"{examples}, each by itself" if self.clusters is None else by_user
+        return f"Intervals and paired tests: {self.resamples:,} bootstrap samples of {unit}."
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Some of the examples.
+    """Subset of the examples.
 
     Attributes:
         group: Criterion of the slice, e.g. "time".
-        name: Its name in the group, e.g. "later".
-        where: bool (R,), which examples are in it.
+        name: Name within the group, e.g. "later".
+        where: bool (R,), mask of the examples.
     """
 
     group: str
@@ -224,12 +223,12 @@ class Slice:
 
     @property
     def size(self) -> int:
-        """Number of its examples."""
+        """Number of examples."""
         return int(self.where.sum())
 
     @property
     def share(self) -> float:
-        """Its part of all examples."""
+        """Share of all examples."""
         return float(self.where.mean())
 
     def to_json(self) -> dict[str, Any]:
@@ -238,13 +237,13 @@ class Slice:
 
 
 def list_slices(kinds: Mapping[str, Mapping[str, np.ndarray]]) -> list[Slice]:
-    """The slices that have examples, of the groups with several slices, in order."""
-    found = [[Slice(group, name, where) for name, where in of.items() if where.any()] for group, of in kinds.items()]
-    return [each for of in found if len(of) > 1 for each in of]
+    """The slices with examples, of the groups with several such slices, in order."""
+    groups = [[Slice(group, name, where) for name, where in of.items() if where.any()] for group, of in kinds.items()]
+    return [part for slices in groups if len(slices) > 1 for part in slices]
 
 
 def alike(kinds: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, str]:
-    """Groups whose examples are all in one slice; group to slice."""
+    """Group → slice, for groups whose examples are all in one slice."""
     return {group: name for group, of in kinds.items() for name, where in of.items() if where.all()}
 
 
@@ -253,18 +252,17 @@ class Evaluation:
     """All metrics of one recommender.
 
     Attributes:
-        rows: Number of examples, R; the denominator of every mean, examples with an empty list included.
+        rows: Number of examples, R, including those with an empty list; the denominator of every mean.
         ks: The cutoffs.
-        list_length: Number of candidates that a list may hold (beams); no K exceeds it.
-        sid: Metric name ("HR@10", "NDCG@10", "MRR@50"...) to SID-level estimate; None where targets have no SID.
-        item: Metric name to item-level estimate; None where the target item of some example is not known.
-        predictions: Number of entries in all lists together, items that share an SID each counted.
-        invalid: How many of those entries bear an SID of no item; None if the valid SIDs were not given.
-        invalid_until_hit: The same, counting an example only up to its first hit: the published system's reading,
-            which undercounts.
-        empty: Examples whose list holds nothing.
-        coverage: K to the share of the catalogue that is in the first K items of some list; None if the size of the
-            catalogue was not given or items are not known.
+        list_length: Requested length of the lists (beams); no K exceeds it.
+        sid: Metric name ("HR@10", "NDCG@10", "MRR@50"...) → SID-level estimate; None if targets have no SID.
+        item: Metric name → item-level estimate; None if a target item is unknown.
+        predictions: Number of entries in all lists, counting each item that shares an SID.
+        invalid: Number of entries whose SID belongs to no item; None if the valid SIDs were not given.
+        invalid_until_hit: Number of such entries before each example's first hit, as the published system counts them.
+        empty: Number of examples with an empty list.
+        coverage: K → share of the catalogue among the first K items of any list; None if the size of the catalogue was
+            not given or items are unknown.
     """
 
     rows: int
@@ -279,14 +277,14 @@ class Evaluation:
     coverage: Mapping[int, float] | None
 
     def metrics(self, level: str = "sid") -> Mapping[str, Estimate]:
-        """The estimates of one reading ("sid" or "item"); empty where that reading does not apply."""
+        """The estimates of one level ("sid" or "item"); empty if it does not apply."""
         return (self.sid if level == "sid" else self.item) or {}
 
     def mean(self, name: str, level: str = "sid") -> float:
         """One mean by name, e.g. `mean("NDCG@10")`.
 
         Raises:
-            ConfigError: If it was not computed; the message lists what was.
+            ConfigError: If it was not computed; the message lists the computed metrics.
         """
         known = self.metrics(level)
         if name not in known:
@@ -320,14 +318,14 @@ class Results:
     """Recommenders on the same examples.
 
     Attributes:
-        recommenders: Name to recommender, in the order of tables.
-        levels: The readings of a hit, "sid" and "item", the main one first.
+        recommenders: Name → recommender, in the order of tables.
+        levels: The levels of a hit, "sid" and "item", the main one first.
         metrics: Names of the metrics, in the order of tables.
-        bootstrap: How intervals and paired tests are drawn.
-        slices: Parts of the examples to look at.
-        slice_metrics: The metrics that these are measured by.
-        first: The recommender that others are compared with; the first of them if empty.
-        where: bool (R,), the examples that all figures are of; all if None.
+        bootstrap: Settings of intervals and paired tests.
+        slices: Slices of the examples.
+        slice_metrics: The metrics of slices.
+        first: The recommender that others are compared with; the first in `recommenders` if empty.
+        where: bool (R,), mask of the evaluated examples; all if None.
     """
 
     recommenders: Mapping[str, RecommenderResults]
@@ -359,96 +357,100 @@ class Results:
         return any(len(recommender.runs) > 1 for recommender in self.recommenders.values())
 
     def measured(self, level: str) -> list[str]:
-        """The recommenders that can be measured in a reading."""
+        """Names of the recommenders with ranks of a level."""
         return [name for name, recommender in self.recommenders.items() if recommender.has(level)]
 
     def values(self, name: str, level: str, metrics: Sequence[str]) -> dict[str, np.ndarray]:
-        """Metric to the value of each seed and example, float64 (S, R), as of `RecommenderResults.values`."""
+        """Metric → value of each seed and example, float64 (S, R); see `RecommenderResults.values`."""
         return self.recommenders[name].values(level, metrics, self.where)
 
     def estimates(self, level: str) -> Estimates:
-        """Mean, 95 % interval and, of several seeds, standard deviation of every metric in one reading.
+        """Mean, 95 % interval and, over several seeds, standard deviation of every metric at one level.
 
         Returns:
-            Recommender to metric to estimate, without those that have no ranks in this reading.
+            Recommender → metric → estimate, for the recommenders with ranks of this level.
         """
-        names, drawn = self.measured(level), self.bootstrap
-        for some in self._together([name for name in names if (name, level, self.metrics[0]) not in self._estimates]):
+        names, bootstrap = self.measured(level), self.bootstrap
+        for group in self._together([name for name in names if (name, level, self.metrics[0]) not in self._estimates]):
             values = {
-                (name, level, metric): found
-                for name in some
-                for metric, found in self.values(name, level, self.metrics).items()
+                (name, level, metric): seed_values
+                for name in group
+                for metric, seed_values in self.values(name, level, self.metrics).items()
             }
-            self._estimates.update(estimate(values, drawn.seed, drawn.resamples, drawn.clusters))
+            self._estimates.update(estimate(values, bootstrap.seed, bootstrap.resamples, bootstrap.clusters))
         return {name: {metric: self._estimates[name, level, metric] for metric in self.metrics} for name in names}
 
     def differences(
         self, other: str, level: str, names: Sequence[str] | None = None, metrics: Sequence[str] | None = None
     ) -> dict[str, dict[str, PairedDifference]]:
-        """How far recommenders lie from another on the same examples: theirs minus the other's.
+        """Paired differences of recommenders minus another one, on the same examples.
 
         Args:
-            other: The other.
-            level: The reading; recommenders without it are left out.
-            names: Recommenders; all but the other if None.
+            other: Name of the other recommender.
+            level: Level of a hit; recommenders without ranks of it are left out.
+            names: Names of the recommenders; all others if None.
             metrics: Metrics; all if None.
         """
         metrics = self.metrics if metrics is None else metrics
-        known, drawn = self.measured(level), self.bootstrap
-        wanted = [name for name in (known if names is None else names) if name in known and name != other]
+        known, bootstrap = self.measured(level), self.bootstrap
+        compared = [name for name in (known if names is None else names) if name in known and name != other]
         if other not in known:
             return {}
-        new = [n for n in wanted if any((n, other, level, metric) not in self._differences for metric in metrics)]
-        theirs = self.values(other, level, metrics) if new else {}
-        for some in self._together(new):
-            mine = {(n, other, level, m): of for n in some for m, of in self.values(n, level, metrics).items()}
-            beside = {key: theirs[key[3]] for key in mine}
-            found = paired_differences(mine, beside, drawn.seed, drawn.resamples, clusters=drawn.clusters)
-            self._differences.update(found)
-        return {name: {m: self._differences[name, other, level, m] for m in metrics} for name in wanted}
+        new = [n for n in compared if any((n, other, level, metric) not in self._differences for metric in metrics)]
+        other_values = self.values(other, level, metrics) if new else {}
+        for group in self._together(new):
+            values = {(n, other, level, m): of for n in group for m, of in self.values(n, level, metrics).items()}
+            counterparts = {key: other_values[key[3]] for key in values}
+            differences = paired_differences(
+                values, counterparts, bootstrap.seed, bootstrap.resamples, clusters=bootstrap.clusters
+            )
+            self._differences.update(differences)
+        return {name: {m: self._differences[name, other, level, m] for m in metrics} for name in compared}
 
     def difference(self, name: str, other: str, level: str, metric: str) -> PairedDifference:
-        """One recommender minus another by one metric, from the same resamples as `differences`."""
+        """Paired difference of one recommender minus another by one metric; see `differences`."""
         if (other, name, level, metric) in self._differences:
             return self._differences[other, name, level, metric].opposite()
         return self.differences(other, level, [name], [metric])[name][metric]
 
     def _together(self, names: Sequence[str]) -> list[list[str]]:
-        """Recommenders whose values are drawn from at once: one by one, for memory; of few examples all together."""
+        """Groups of recommenders to resample together: each by itself to save memory, or all together in a slice."""
         return [[name] for name in names] if self.where is None else [list(names)] if names else []
 
     def on(self, where: np.ndarray, metrics: Sequence[str]) -> Self | None:
-        """Results on some of the examples, bool (R,); None where there are fewer than `FEWEST` to draw from."""
-        drawn = self.bootstrap.on(where)
-        if drawn.units < FEWEST:
+        """Results on the examples in a mask, bool (R,); None with fewer than `FEWEST` units to resample."""
+        bootstrap = self.bootstrap.on(where)
+        if bootstrap.units < FEWEST:
             return None
-        return replace(self, metrics=metrics, bootstrap=drawn, slices=(), where=where, _estimates={}, _differences={})
+        return replace(
+            self, metrics=metrics, bootstrap=bootstrap, slices=(), where=where, _estimates={}, _differences={}
+        )
 
     @cached_property
     def by_slice(self) -> list[tuple[Slice, Self | None]]:
-        """Every slice with its results; None where it has too few examples."""
-        return [(each, self.on(each.where, self.slice_metrics)) for each in self.slices]
+        """Every slice with its results; None for too few examples."""
+        return [(part, self.on(part.where, self.slice_metrics)) for part in self.slices]
 
     def slices_json(self, name: str) -> list[dict[str, Any]]:
-        """A recommender's figures by slice in the main reading, beside the one that others are compared with.
+        """A recommender's metrics by slice at the main level, and differences from `first`.
 
         Metrics are [mean, sd, low, high], differences [difference, low, high, p].
         """
-        first, found = self.first or self.names[0], []
-        for each, results in self.by_slice:
+        first, content = self.first or self.names[0], []
+        for part, results in self.by_slice:
             metrics: Mapping[str, Estimate] = {}
             against: Mapping[str, PairedDifference] = {}
             if results is not None:
                 metrics = results.estimates(self.levels[0])[name]
                 against = results.differences(first, self.levels[0]).get(name, {})
-            found.append(
+            content.append(
                 {
-                    **each.to_json(),
+                    **part.to_json(),
                     "metrics": {metric: [e.mean, e.sd, e.low, e.high] for metric, e in metrics.items()},
                     "against": {metric: list(gap) for metric, gap in against.items()},
                 }
             )
-        return found
+        return content
 
     def evaluation(
         self, name: str, valid_sids: Collection[str] | None = None, n_items: int | None = None

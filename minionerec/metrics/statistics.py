@@ -1,9 +1,9 @@
-"""Sampling error of metrics of examples: bootstrap intervals, alone and paired, by example or by cluster (user).
+"""Bootstrap intervals and paired differences of metrics, by example or by cluster (user).
 
-Examples of one user are not independent, so where users have several, whole users are drawn with all of their examples
-(the cluster bootstrap: Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). The mean of a
-sample is the sum over its examples by their number, which differs from sample to sample where users have different
-numbers of examples: the ratio estimator of cluster sampling (Cochran, Sampling Techniques, 1977, chapter 9A).
+Examples of one user are not independent, so users can be resampled with all of their examples (the cluster bootstrap:
+Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). The mean of a resample is the sum over
+its examples divided by their number, which varies with the drawn users: the ratio estimator of cluster sampling
+(Cochran, Sampling Techniques, 1977, chapter 9A).
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -21,18 +21,18 @@ _ENDS = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # of a 95 % interval
 Name = TypeVar("Name", bound=Hashable)
 
 Clusters = Sequence[Any] | np.ndarray | None
-"""The cluster of each of R examples, such as its user: hashable values, (R,). None: each example by itself."""
+"""Cluster of each of R examples, such as its user: hashable values, (R,). None: every example is a cluster."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over examples with its 95 % bootstrap interval, of users drawn with all of their examples or of examples.
+    """Mean over examples with a 95 % bootstrap interval.
 
     Attributes:
         mean: Mean of the per-example values.
         low: Lower end of the interval.
         high: Upper end.
-        sd: Sample standard deviation of the means of several seeds; None of one.
+        sd: Sample standard deviation of the means of several seeds; None for one seed.
     """
 
     mean: float
@@ -46,11 +46,11 @@ class Estimate:
 
 
 class PairedDifference(NamedTuple):
-    """How far two systems differ on the same examples.
+    """Difference of two systems on the same examples.
 
     Attributes:
         difference: Mean of the first minus mean of the second.
-        low: Lower end of the interval of that difference.
+        low: Lower end of the 95 % interval.
         high: Upper end.
         p: Two-sided bootstrap p-value: twice the smaller share of resamples in which the difference is at most, or at
             least, zero; never above 1 and never below 2 / (resamples + 1).
@@ -63,7 +63,7 @@ class PairedDifference(NamedTuple):
 
     @property
     def verdict(self) -> int:
-        """1 where the first is ahead, -1 where it is behind, 0 where the interval contains 0."""
+        """1 if the interval is above 0, -1 if it is below, 0 if it contains 0."""
         return int(self.low > 0) - int(self.high < 0)
 
     def opposite(self) -> "PairedDifference":
@@ -74,21 +74,21 @@ class PairedDifference(NamedTuple):
 def bootstrap_means(values: np.ndarray, seed: int = 0, resamples: int = 2000, clusters: Clusters = None) -> np.ndarray:
     """Means of examples drawn with replacement, or of clusters drawn with all of their examples.
 
-    The draws depend on the seed and the number of clusters alone, so columns given together, or in separate calls with
-    the same clusters, see the same resamples. Clusters are numbered by their first example, so that clusters of one
-    example each give the same bytes as none. Memory stays near 2 million draws, whatever the number of examples.
+    The draws depend only on the seed and the number of clusters, so all columns, and calls with the same clusters, use
+    the same resamples. Clusters are numbered by their first example, so clusters of one example each give the same
+    bytes as none. Memory is bounded by about 2 million draws.
 
     Args:
-        values: float (R, M) or (R,): a row an example, a column a metric.
+        values: float (R, M) or (R,), one row per example and one column per metric.
         seed: Seed of the draws.
         resamples: Number of resamples, S.
-        clusters: The cluster of each example, U distinct ones.
+        clusters: Cluster of each example, U distinct ones.
 
     Returns:
-        float64 (S, M), or (S,) where `values` has one dimension.
+        float64 (S, M), or (S,) if `values` has one dimension.
 
     Raises:
-        DataError: If there is no example, or not one cluster for each.
+        DataError: If there is no example, or the number of clusters differs from that of examples.
 
     Example:
         >>> bootstrap_means(np.array([0.0, 1.0, 1.0, 1.0]), resamples=3, clusters=["a", "b", "b", "b"]).tolist()
@@ -107,21 +107,21 @@ def bootstrap_means(values: np.ndarray, seed: int = 0, resamples: int = 2000, cl
     means = np.empty((resamples, len(columns)))
     for start in range(0, resamples, at_once):
         size = min(at_once, resamples - start)
-        drawn = rng.integers(0, count, size=(size, count)) + np.arange(size)[:, None] * count
-        times = np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count).astype(np.float64)  # (S', U)
+        draws = rng.integers(0, count, size=(size, count)) + np.arange(size)[:, None] * count
+        times = np.bincount(draws.ravel(), minlength=size * count).reshape(size, count).astype(np.float64)  # (S', U)
         examples = np.einsum("su,u->s", times, sizes)  # whole numbers, R where all clusters are of one size
-        # einsum, not a matrix product: its order of summation does not hang on the number of threads.
+        # einsum rather than a matrix product, since its order of summation does not depend on the number of threads.
         means[start : start + size] = np.einsum("su,mu->sm", times, columns) / examples[:, None]
     return means.reshape((resamples, *table.shape[1:]))
 
 
 def count_clusters(clusters: Clusters, examples: int) -> int:
-    """The number of units that a bootstrap draws: of distinct clusters, or without any of examples."""
+    """Number of units that a bootstrap draws: distinct clusters, or examples without clusters."""
     return examples if clusters is None else len(pd.unique(np.asarray(clusters)))
 
 
 def _cluster_sums(columns: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of columns (M, R) over each cluster, (M, U), and the number of its examples, (U,), as floats."""
+    """Sums of columns (M, R) over each cluster, (M, U), and the number of examples of each, (U,), as floats."""
     examples = columns.shape[1]
     if len(clusters) != examples:
         raise DataError(
@@ -142,7 +142,7 @@ def bootstrap_interval(
         values: float (R,) or (R, M), values of one metric or of several for each example.
         seed: Seed of the draws.
         resamples: Number of resamples.
-        clusters: As of `bootstrap_means`.
+        clusters: As in `bootstrap_means`.
 
     Returns:
         Lower and upper end: each a scalar array, or float64 (M,).
@@ -164,18 +164,18 @@ def estimate(
 ) -> dict[Name, Estimate]:
     """Mean and 95 % interval of every metric, all from the same resamples; see `bootstrap_means`.
 
-    Of several seeds the value of an example is its mean over them, before examples are drawn: the interval is that of
-    the mean of these trained models over other test users, and the spread over seeds is no part of it.
+    With several seeds, the value of an example is its mean over them. The interval describes the sampling of test users
+    for these trained models and does not include the spread over seeds.
 
     Args:
-        values: Metric to float (R,), or to float (S, R) of S seeds; not all need the same number of seeds.
+        values: Metric → float (R,), or float (S, R) for S seeds; the number of seeds may vary.
         seed: Seed of the draws.
         resamples: Number of resamples.
-        clusters: As of `bootstrap_means`.
+        clusters: As in `bootstrap_means`.
     """
     if not values:
         return {}
-    table = np.stack([_over_seeds(found) for found in values.values()], axis=1)  # (R, M)
+    table = np.stack([_over_seeds(metric_values) for metric_values in values.values()], axis=1)  # (R, M)
     low, high = bootstrap_interval(table, seed, resamples, clusters=clusters)
     means = table.mean(axis=0)
     sds = [float(v.mean(1).std(ddof=1)) if np.ndim(v) == 2 and len(v) > 1 else None for v in values.values()]
@@ -183,9 +183,9 @@ def estimate(
 
 
 def _over_seeds(values: np.ndarray) -> np.ndarray:
-    """The mean over seeds of each example's values, float64 (R,), of values (S, R) or (R,)."""
-    found = np.asarray(values, dtype=np.float64)
-    return found.mean(0) if found.ndim == 2 else found
+    """Mean over seeds of each example's values: (S, R) or (R,) to float64 (R,)."""
+    array = np.asarray(values, dtype=np.float64)
+    return array.mean(0) if array.ndim == 2 else array
 
 
 def paired_differences(
@@ -195,31 +195,33 @@ def paired_differences(
     resamples: int = 2000,
     clusters: Clusters = None,
 ) -> dict[Name, PairedDifference]:
-    """Differences of two systems' means by metric, all on the same resamples; of several seeds their means are taken.
+    """Differences of two systems' means by metric, on the same resamples; seeds are averaged first.
 
     Args:
-        first: Metric to float (R,), or (S, R) of S seeds, of the first system.
-        second: The same of the second, which may have another number of seeds; metrics of one alone are left out.
+        first: Metric → float (R,), or float (S, R) for S seeds, of the first system.
+        second: Metric → values of the second system; the number of seeds may differ. Metrics of only one system are
+            left out.
         seed: Seed of the draws.
         resamples: Number of resamples.
-        clusters: As of `bootstrap_means`.
+        clusters: As in `bootstrap_means`.
 
     Returns:
-        Of each metric the difference, its 95 % interval and its two-sided p-value.
+        Metric → difference, 95 % interval and two-sided p-value.
 
     Raises:
-        DataError: If the two are not over the same number of examples, or over none; or as of `bootstrap_means`.
+        DataError: If the numbers of examples differ, or as in `bootstrap_means`.
     """
     names = [name for name in first if name in second]
     pairs = [(_over_seeds(first[name]), _over_seeds(second[name])) for name in names]
-    for ours, theirs in pairs:
-        if ours.shape != theirs.shape:
+    for first_values, second_values in pairs:
+        if first_values.shape != second_values.shape:
             raise DataError(
-                f"paired examples differ: {ours.shape} against {theirs.shape}. Evaluate both on the same split."
+                f"paired examples differ: {first_values.shape} against {second_values.shape}. Evaluate both on the "
+                "same split."
             )
     if not names:
         return {}
-    gaps = np.stack([ours - theirs for ours, theirs in pairs], axis=1)
+    gaps = np.stack([first_values - second_values for first_values, second_values in pairs], axis=1)
     means = bootstrap_means(gaps, seed, resamples, clusters)  # (S, M)
     low, high = np.quantile(means, _ENDS, axis=0)
     tails = np.minimum((means <= 0).sum(axis=0), (means >= 0).sum(axis=0))

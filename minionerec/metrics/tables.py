@@ -7,11 +7,11 @@ from minionerec.metrics.results import Evaluation
 from minionerec.metrics.statistics import Estimate
 
 MISSING = "-"
-MANY = 8  # recommenders that fit side by side; more are shown below one another
+MANY = 8  # recommenders beyond which a table has a row rather than a column for each
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of aligned columns: the first to the left, the others to the right."""
+    """Table in plain text; the first column is aligned to the left, the others to the right."""
     widths = [max(len(row[column]) for row in [headers, *rows]) for column in range(len(headers))]
 
     def line(cells: Sequence[str]) -> str:
@@ -25,7 +25,7 @@ def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
-    """A table in Markdown; the first `text_columns` columns are aligned to the left, the others to the right.
+    """Table in Markdown; the first `text_columns` columns are aligned to the left, the others to the right.
 
     Example:
         >>> print(markdown_table(["model", "NDCG@10"], [["SFT", "0.1"]]))
@@ -38,20 +38,20 @@ def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], text_c
 
 
 def format_estimate(estimate: Estimate | None) -> str:
-    """A mean with its interval, e.g. "0.1379 [0.1280, 0.1480]" or "0.1379 ± 0.0012 [0.1280, 0.1480]" over seeds.
+    """Format a mean with its interval, e.g. "0.1379 [0.1280, 0.1480]" or "0.1379 ± 0.0012 [0.1280, 0.1480]" over seeds.
 
-    Where there is none: "-".
+    None becomes "-".
     """
     return MISSING if estimate is None else f"{format_mean(estimate)} {format_interval(estimate)}"
 
 
 def format_mean(estimate: Estimate) -> str:
-    """A mean, and its standard deviation over seeds where there are several."""
+    """Format a mean with its standard deviation over several seeds."""
     return f"{estimate.mean:.4f}" + ("" if estimate.sd is None else f" ± {estimate.sd:.4f}")
 
 
 def format_interval(estimate: Estimate) -> str:
-    """The interval of a mean."""
+    """Format the interval of a mean."""
     return f"[{estimate.low:.4f}, {estimate.high:.4f}]"
 
 
@@ -98,12 +98,12 @@ def format_metrics_table(
 
 
 def format_share(count: int | None, total: int) -> str:
-    """A count out of a total, e.g. "0 of 226,650"; "-" where it was not counted."""
+    """Format a count out of a total, e.g. "0 of 226,650"; None becomes "-"."""
     return MISSING if count is None else f"{count:,} of {total:,}"
 
 
 def format_coverage(evaluation: Evaluation) -> str:
-    """Catalogue coverage at the largest K, e.g. "0.4312 @50"; "-" where it is not known."""
+    """Format catalogue coverage at the largest K, e.g. "0.4312 @50"; "-" if it is unknown."""
     if not evaluation.coverage:
         return MISSING
     k = max(evaluation.coverage)
@@ -135,7 +135,7 @@ def transition_label(name: str) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """A share as a percentage with two digits; "-" where it is not defined."""
+    """Format a share as a percentage with two digits; None becomes "-"."""
     return MISSING if value is None else f"{100 * value:.2f} %"
 
 

@@ -107,7 +107,7 @@ def _sections(results: PageResults, inputs: Mapping[str, Path]) -> list[Section]
 def _lead(results: PageResults, corpus: str) -> str:
     examples = results.examples
     return (
-        f"{', '.join(results.own)} on the {results.split} split of {corpus} ({examples.data.split}), "
+        f"{', '.join(results.without_baselines)} on the {results.split} split of {corpus} ({examples.data.split}), "
         f"{len(examples.rows):,} examples, {examples.n_items:,} items."
     )
 
@@ -123,7 +123,12 @@ def _printed(results: PageResults) -> str:
 def _counts(results: PageResults) -> dict[str, Any]:
     """Counts for the manifest."""
     sids = {} if results.table is None else {"sid_table": results.table.fingerprint}
-    return {"rows": results.bootstrap.size, **sids, "ks": list(results.ks), "recommenders": len(results.own)}
+    return {
+        "rows": results.bootstrap.size,
+        **sids,
+        "ks": list(results.ks),
+        "recommenders": len(results.without_baselines),
+    }
 
 
 def results_json(results: PageResults) -> dict[str, Any]:

@@ -199,7 +199,8 @@ class Recommender:
         values = np.array(scores, dtype=np.float64) + self._boosts(request, items)
         order = np.argsort(-values, kind="stable").tolist()
         counts: Counter[tuple[str, Any]] = Counter()
-        chosen, others = [], []
+        chosen: list[int] = []
+        others: list[int] = []
         for position in order:
             held = [(name, self.items.columns[name].at(items[position])) for name in request.at_most or {}]
             held = [(name, value) for name, value in held if value is not None]

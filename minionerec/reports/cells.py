@@ -11,19 +11,19 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def estimate_cell(estimate: Estimate | None, note: str = "") -> Cell:
-    """A mean (± sd over seeds) with its interval below, and a note after it; "-" where there is none."""
+    """Format a mean (± sd over seeds) with its interval below, followed by a note; None becomes "-"."""
     if estimate is None:
         return Cell(MISSING)
     return Cell(format_mean(estimate), f"{format_interval(estimate)}{note}")
 
 
 def signed(value: float) -> str:
-    """A difference with its sign."""
+    """Format a difference with its sign."""
     return f"{value:+.4f}".replace("-", MINUS)
 
 
 def p_value(p: float) -> str:
-    """A p-value.
+    """Format a p-value.
 
     Example:
         >>> p_value(0.0123), p_value(0.0009)
@@ -32,50 +32,52 @@ def p_value(p: float) -> str:
     return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
-def difference_cell(found: PairedDifference | None) -> Cell:
-    """A paired difference with its interval and p-value below."""
-    if found is None:
+def difference_cell(difference: PairedDifference | None) -> Cell:
+    """Format a paired difference with its interval and p-value below."""
+    if difference is None:
         return Cell(MISSING)
-    return Cell(signed(found.difference), f"[{signed(found.low)}, {signed(found.high)}], {p_value(found.p)}")
+    return Cell(
+        signed(difference.difference), f"[{signed(difference.low)}, {signed(difference.high)}], {p_value(difference.p)}"
+    )
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with some digits; "-" where there is none."""
+    """Format a number with a given number of digits; None becomes "-"."""
     return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def percent(value: float | None) -> str:
-    """A share in percent; "-" where there is none."""
+    """Format a share in percent; None becomes "-"."""
     return MISSING if value is None else f"{100 * value:.1f} %"
 
 
-def relative(ours: float, theirs: float) -> str:
-    """By how many percent ours differs from theirs."""
-    return signed_percent((ours - theirs) / theirs) if theirs else MISSING
+def relative(value: float, reference: float) -> str:
+    """Format the relative difference of a value from a reference in percent."""
+    return signed_percent((value - reference) / reference) if reference else MISSING
 
 
 def signed_percent(share: float) -> str:
-    """A relative difference with its sign and one digit, which may be zero's."""
+    """Format a relative difference in percent with its sign and one digit."""
     return f"{100 * share:+.1f} %".replace("-", MINUS)
 
 
-def with_interval(found: PairedDifference) -> str:
-    """A paired difference with its interval, as text."""
-    return f"{signed(found.difference)} [{signed(found.low)}, {signed(found.high)}]"
+def with_interval(difference: PairedDifference) -> str:
+    """Format a paired difference with its interval."""
+    return f"{signed(difference.difference)} [{signed(difference.low)}, {signed(difference.high)}]"
 
 
 def quoted(name: str) -> str:
-    """A name in a sentence: in quotes if it has more than one word."""
+    """Put a name in quotes if it has more than one word."""
     return f'"{name}"' if len(name.split()) > 1 else name
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words joined with commas and "and"."""
+    """Join words with commas and "and"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def shown_setting(value: Any) -> str:
-    """A setting as displayed on pages.
+    """Format a setting for pages.
 
     Example:
         >>> shown_setting(3e-4), shown_setting(1024), shown_setting({"ranking": 1.0, "rule": 0.5}), shown_setting(True)

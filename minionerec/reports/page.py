@@ -10,7 +10,7 @@ _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell with a note (an interval, a p-value) in smaller print; `strong` ones are bold."""
+    """A table cell with a note (an interval, a p-value) in smaller print; bold if `strong`."""
 
     text: str
     note: str = ""
@@ -77,7 +77,7 @@ class Example:
 
 
 Block = str | list[str] | Tiles | Table | Figure | Details | Example
-"""A part of a section; running text is a paragraph, and a list of sentences is bulleted."""
+"""A part of a section; a text is a paragraph, and a list of sentences is bulleted."""
 
 
 @dataclass(frozen=True)

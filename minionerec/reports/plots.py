@@ -39,7 +39,7 @@ def available() -> bool:
 
 
 def svg(figure: Any, name: str) -> str:
-    """The figure as an SVG element to be embedded inline: no prolog, no name spaces, ids that begin with `name`."""
+    """Render a figure as an inline SVG element without prolog and name spaces, with ids that begin with `name`."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     FigureCanvasSVG(figure)
@@ -58,7 +58,7 @@ def svg(figure: Any, name: str) -> str:
 
 @contextmanager
 def drawing(width: float, height: float, more: Mapping[str, Any] | None = None) -> Iterator[Any]:
-    """An empty figure of a size in inches, drawn and written in the style of pages, and in settings of its own."""
+    """Context manager of an empty figure, with its size in inches, in the style of pages and further settings."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -70,11 +70,11 @@ def drawing(width: float, height: float, more: Mapping[str, Any] | None = None) 
 def hit_rate_curves(
     series: Mapping[str, Mapping[int, tuple[float, float, float]]], dashed: Mapping[str, Mapping[int, float]]
 ) -> str:
-    """HR@K over K.
+    """Plot HR@K over K.
 
     Args:
-        series: Display name to K to (mean, low, high); the interval is a band.
-        dashed: Display name to K to value, for lines without intervals (a ceiling, published numbers).
+        series: Display name → K → (mean, low, high); the interval is a band.
+        dashed: Display name → K → value, for lines without intervals (a ceiling, published numbers).
 
     Returns:
         An SVG element.
@@ -103,10 +103,10 @@ def hit_rate_curves(
 
 
 def learning_curves(panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[float, float]]]]]) -> str:
-    """Losses and metrics over the epochs of trainings, two panels a line.
+    """Plot losses and metrics over the epochs of trainings, in two columns of panels.
 
     Args:
-        panels: Title and series to (epoch, value) of each panel.
+        panels: Title, and series → points (epoch, value), of each panel.
 
     Returns:
         An SVG element.
@@ -124,10 +124,10 @@ def learning_curves(panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[floa
 
 
 def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequence[str]) -> str:
-    """Cumulative accuracy by level as grouped bars, one panel per K.
+    """Plot cumulative accuracy by level as grouped bars, one panel per K.
 
     Args:
-        panels: Panel title to display name to accuracies by level.
+        panels: Panel title → display name → accuracies by level.
         levels: Names of the levels.
 
     Returns:
@@ -149,10 +149,10 @@ def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequ
 
 
 def codebook_use(counts: Sequence[np.ndarray]) -> str:
-    """Items per code, codes sorted by use, one panel per level.
+    """Plot items per code, sorted, one panel per level.
 
     Args:
-        counts: Per level, int (used codes,), the number of items with each.
+        counts: Per level, int (used codes,), number of items of each code.
 
     Returns:
         An SVG element.
@@ -178,10 +178,10 @@ def codebook_use(counts: Sequence[np.ndarray]) -> str:
 
 
 def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
-    """Items per code, codes sorted by use, of several tables of codes; one panel per level.
+    """Plot items per code, sorted, of several tables of codes, one panel per level.
 
     Args:
-        levels: Per level, display name to items per code.
+        levels: Per level, display name → items per code.
 
     Returns:
         An SVG element.
@@ -208,10 +208,10 @@ def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
 
 
 def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> str:
-    """One measure per panel over the length of the prefix, one line per table.
+    """Plot one measure per panel over the length of the prefix, one line per table.
 
     Args:
-        panels: Panel title to display name to values by prefix length; None where there is none.
+        panels: Panel title → display name → values by prefix length; None for a missing value.
 
     Returns:
         An SVG element.
@@ -239,6 +239,6 @@ def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> 
 
 
 def alone(text: str) -> str:
-    """An SVG element as a standalone image, readable on light and dark backgrounds."""
+    """Convert an SVG element to a standalone image, readable on light and dark backgrounds."""
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return text.replace("<svg", f'<svg {names} style="color: #777777"', 1) + "\n"

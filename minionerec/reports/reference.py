@@ -11,7 +11,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.values import read_yaml
 from minionerec.metrics.statistics import Estimate
 
-# Figures of HR and NDCG that no ranking can have together.
+# Detection of published HR and NDCG that no ranking can have together.
 #
 # With one target per example, targets found between cutoffs k and K have ranks k + 1 to K, so each adds to NDCG
 # between 1 / log2(K + 1) and 1 / log2(k + 2). Published tables violate this where a cell was mistyped.
@@ -21,10 +21,10 @@ ROUNDING = 1.5e-4
 
 
 def impossible_pairs(metrics: Mapping[str, float], tolerance: float = ROUNDING) -> list[tuple[int, int]]:
-    """The cutoffs (k, K), k below K, between which NDCG grows by more or less than HR allows; k may be 0.
+    """Find cutoffs (k, K), k below K, between which NDCG grows by more or less than HR allows; k may be 0.
 
     Args:
-        metrics: Metric name ("HR@10", "NDCG@10") to value; cutoffs with only one of the two are skipped.
+        metrics: Metric name ("HR@10", "NDCG@10") → value; cutoffs with only one of the two are skipped.
         tolerance: Allowed violation of the bounds.
 
     Example:
@@ -34,17 +34,17 @@ def impossible_pairs(metrics: Mapping[str, float], tolerance: float = ROUNDING) 
     ks = sorted(int(name[3:]) for name in metrics if name.startswith("HR@") and f"NDCG@{name[3:]}" in metrics)
     hits = {0: 0.0, **{k: metrics[f"HR@{k}"] for k in ks}}
     gains = {0: 0.0, **{k: metrics[f"NDCG@{k}"] for k in ks}}
-    found = []
+    pairs = []
     for k, larger in combinations(hits, 2):
         hit, gain = hits[larger] - hits[k], gains[larger] - gains[k]
-        least, most = hit / math.log2(larger + 1), hit / math.log2(k + 2)
-        if not least - tolerance <= gain <= most + tolerance:
-            found.append((k, larger))
-    return found
+        lowest, highest = hit / math.log2(larger + 1), hit / math.log2(k + 2)
+        if not lowest - tolerance <= gain <= highest + tolerance:
+            pairs.append((k, larger))
+    return pairs
 
 
 def doubtful_cells(metrics: Mapping[str, float], known: Collection[str] = ()) -> list[str]:
-    """The NDCG cells to exclude so that the others are consistent: those known to be wrong, then as few as possible.
+    """Find NDCG cells whose exclusion makes the others consistent: those known to be wrong, then as few as possible.
 
     The cell in the most impossible pairs is excluded first; on a tie, that of the smaller K.
 
@@ -56,11 +56,11 @@ def doubtful_cells(metrics: Mapping[str, float], known: Collection[str] = ()) ->
         >>> doubtful_cells({"HR@3": 0.1024, "NDCG@3": 0.0991, "HR@5": 0.1213, "NDCG@5": 0.0989})
         ['NDCG@3']
     """
-    found = list(known)
-    while pairs := impossible_pairs({name: value for name, value in metrics.items() if name not in found}):
+    doubtful = list(known)
+    while pairs := impossible_pairs({name: value for name, value in metrics.items() if name not in doubtful}):
         ends = [k for pair in pairs for k in pair if k > 0]
-        found.append(f"NDCG@{max(sorted(set(ends)), key=ends.count)}")
-    return found
+        doubtful.append(f"NDCG@{max(sorted(set(ends)), key=ends.count)}")
+    return doubtful
 
 
 PLACE = Path(__file__).with_name("published")
@@ -94,13 +94,13 @@ class ReferenceRow:
     """One published result.
 
     Attributes:
-        name: Its name in the source.
-        group: Its table, e.g. "replication" or "paper".
-        metrics: Metric name ("HR@10") to value.
-        compare: Names of our prediction sets that it is the counterpart of, besides its own name.
-        independent: K to the hit rates by level, last the exact one; empty where the source has none.
-        cumulative: K to the cumulative accuracy by level; empty where the source has none.
-        dropoff: The drop-off at K = 1, as shares; empty where the source has none.
+        name: Name in the source.
+        group: Table of the source, e.g. "replication" or "paper".
+        metrics: Metric name ("HR@10") → value.
+        compare: Names of our recommenders to compare with this result, besides `name`.
+        independent: K → hit rates by level, followed by the exact one; empty if the source has none.
+        cumulative: K → cumulative accuracy by level; empty if the source has none.
+        dropoff: Drop-off at K = 1, as shares; empty if the source has none.
         doubtful: Metrics that are inconsistent with the others (`minionerec.reports.reference`).
     """
 
@@ -124,11 +124,11 @@ class Reference:
 
     Attributes:
         name: Key of the setting `reference`.
-        title: Its title.
-        source: The source of the numbers and the conditions under which they were obtained.
+        title: Title.
+        source: Source of the numbers and the conditions under which they were obtained.
         headline: Name of the result that all of our recommenders are compared with, besides their counterparts.
         rows: All results.
-        settings: Group to its settings, by the names of `SETTINGS`; missing ones are "unknown".
+        settings: Group → settings, by the names of `SETTINGS`; missing ones are "unknown".
     """
 
     name: str
@@ -150,19 +150,19 @@ class Reference:
 
     def own_counterparts(self, name: str) -> list[ReferenceRow]:
         """The results with the name or alias of one of our recommenders."""
-        return [row for row in self.rows if name.lower() in (each.lower() for each in (row.name, *row.compare))]
+        return [row for row in self.rows if name.lower() in (alias.lower() for alias in (row.name, *row.compare))]
 
     def counterparts(self, name: str) -> list[ReferenceRow]:
         """The results to compare one of our recommenders with: its own counterparts, then the headline result."""
-        own = self.own_counterparts(name)
-        return own + [row for row in self.rows if row.name == self.headline and row not in own]
+        results = self.own_counterparts(name)
+        return results + [row for row in self.rows if row.name == self.headline and row not in results]
 
 
 def reference_path(name: str) -> Path:
     """The file of one reference.
 
     Raises:
-        ConfigError: If there is none; the message lists the known ones.
+        ConfigError: If the name is unknown; the message lists the known ones.
     """
     path = PLACE / f"{name}.yaml"
     if not path.is_file():
@@ -177,7 +177,7 @@ def load_reference(name: str) -> Reference:
     """Read one reference by name; doubtful cells are marked.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If the name is unknown.
     """
     return read_reference(reference_path(name))
 
@@ -212,9 +212,9 @@ HITS = {"sid": "the SID of the target", "item": "the target itself"}
 """A reading → the value of the setting `hits`."""
 
 
-def stated_reading(theirs: Mapping[str, Any], readings: Sequence[str]) -> str:
-    """The reading of a hit that published settings state, if it is one of ours; else our first one."""
-    return next((level for level in readings if HITS[level] == theirs.get("hits")), readings[0])
+def stated_reading(settings: Mapping[str, Any], readings: Sequence[str]) -> str:
+    """The level of a hit that published settings state if it is among `readings`, else the first of these."""
+    return next((level for level in readings if HITS[level] == settings.get("hits")), readings[0])
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,9 @@ class PublishedGap:
     """One of our metrics with the published one.
 
     Attributes:
-        metric: Its name.
-        paper: The published value.
-        ours: Ours, with its 95 % interval.
+        metric: Name of the metric.
+        paper: Published value.
+        ours: Our value, with its 95 % interval.
         doubtful: Whether the published value is doubtful.
     """
 
@@ -235,12 +235,12 @@ class PublishedGap:
 
     @property
     def gap(self) -> float:
-        """Ours minus theirs."""
+        """Our value minus the published one."""
         return self.ours.mean - self.paper
 
     @property
     def relative(self) -> float | None:
-        """The relative difference of ours from theirs; None where theirs is 0."""
+        """Relative difference from the published value; None if that is 0."""
         return self.gap / self.paper if self.paper else None
 
     @property
@@ -250,8 +250,8 @@ class PublishedGap:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready object; numbers are not rounded."""
-        found = {"metric": self.metric, "paper": self.paper, "ours": self.ours.mean, "gap": self.gap}
-        return {**found, "relative": self.relative, "inside_interval": self.inside, "doubtful": self.doubtful}
+        content = {"metric": self.metric, "paper": self.paper, "ours": self.ours.mean, "gap": self.gap}
+        return {**content, "relative": self.relative, "inside_interval": self.inside, "doubtful": self.doubtful}
 
 
 def gaps_to(row: ReferenceRow, ours: Mapping[str, Estimate]) -> list[PublishedGap]:
@@ -263,7 +263,7 @@ def gaps_to(row: ReferenceRow, ours: Mapping[str, Estimate]) -> list[PublishedGa
     ]
 
 
-def spread(found: Sequence[PublishedGap]) -> tuple[float, float] | None:
-    """The smallest and the largest relative gap, without doubtful figures; None without any."""
-    known = [gap.relative for gap in found if gap.relative is not None and not gap.doubtful]
+def spread(gaps: Sequence[PublishedGap]) -> tuple[float, float] | None:
+    """Smallest and largest relative gap, without doubtful values; None if there is none."""
+    known = [gap.relative for gap in gaps if gap.relative is not None and not gap.doubtful]
     return (min(known), max(known)) if known else None

@@ -54,7 +54,7 @@ _TITLE_LENGTH = 110
 
 
 def shorten(title: str) -> str:
-    """A title for display: on one line, HTML entities such as "&deg;" unescaped, truncated if long."""
+    """Format a title for display: on one line, with HTML entities such as "&deg;" unescaped, truncated if long."""
     title = " ".join(unescape(title).split())
     return title if len(title) <= _TITLE_LENGTH else title[: _TITLE_LENGTH - 1].rstrip() + "…"
 
@@ -66,11 +66,11 @@ class EvaluationSet:
     Attributes:
         source: Local path of a corpus, or of a file of sequences.
         split: Name of the split.
-        rows: Its examples.
-        protocol: How examples were split and are measured.
-        data: Items and the examples of all splits; where popularity and transitions are counted.
-        sids: Directory of the semantic IDs; None where there are none.
-        table: SIDs of the items; None where there are none.
+        rows: Examples of the split.
+        protocol: Protocol of splitting and measuring.
+        data: Items and the examples of all splits, from which baselines are computed.
+        sids: Directory of the semantic IDs; None without SIDs.
+        table: SIDs of the items; None without SIDs.
     """
 
     source: str
@@ -83,20 +83,20 @@ class EvaluationSet:
 
     @classmethod
     def read(cls, corpus: str, split: str, protocol: str = ROWS, items: str = "", sids: str = "") -> "EvaluationSet":
-        """The data that settings name: a corpus (a large one as it is on disk), or sequences that a protocol splits.
+        """Load a corpus, or sequences that a protocol splits.
 
         Raises:
             ArtefactError: If the corpus or the SIDs are missing.
             DataError: If a file is malformed or too small, or the split has no examples.
         """
-        how = PROTOCOLS[protocol]
-        data = read_examples(corpus, how, items)
-        found = cls(corpus, split, data.rows(split), how, data)
+        rules = PROTOCOLS[protocol]
+        data = read_examples(corpus, rules, items)
+        examples = cls(corpus, split, data.rows(split), rules, data)
         if not sids:
-            return found
+            return examples
         read_manifest(sids, "sids")
         table = SidTable.load_index(sids, data.items["item_id"].astype(str).tolist())
-        return replace(found, sids=Path(sids), table=table)
+        return replace(examples, sids=Path(sids), table=table)
 
     @property
     def n_items(self) -> int:
@@ -105,11 +105,11 @@ class EvaluationSet:
 
     @property
     def rule(self) -> str:
-        """How examples were split, in words."""
+        """Description of the split."""
         return self.data.split if self.protocol.name == ROWS else self.protocol.title
 
     def titles(self) -> list[str]:
-        """Each item's title as pages show it; an item without one goes by its id."""
+        """Display title of each item, with the id for items without a title."""
         items = self.data.items
         ids, titles = items["item_id"].astype(str), items["title"].fillna("").astype(str)
         return [shorten(title) or f"(no title, {item})" for item, title in zip(ids, titles, strict=True)]
@@ -118,7 +118,7 @@ class EvaluationSet:
         """Check that ranks or lists are of these examples.
 
         Raises:
-            ArtefactError: Naming the first example that is another.
+            ArtefactError: Naming the first example that differs.
         """
         remedy = "Predict for this corpus and split, or set split."
         if self.protocol.name != ROWS:
@@ -138,7 +138,7 @@ class EvaluationSet:
             )
 
     def with_sids(self, predictions: Predictions) -> Predictions:
-        """Lists with the SIDs of the table where they have none."""
+        """Add SIDs of the table to lists without SIDs."""
         if self.table is None or any(predictions.target_sids):
             return predictions
         sids = self.table.sids
@@ -149,14 +149,14 @@ class EvaluationSet:
         )
 
     def read_lists(self, where: str, path: Path) -> Predictions:
-        """The lists of one seed, with SIDs: its own, or those of the table where it has none.
+        """Load and check the lists of one seed; lists without SIDs get those of the table.
 
         Args:
-            where: Its name in messages.
+            where: Name in messages.
             path: The artefact.
 
         Raises:
-            ArtefactError: If they are of other examples or items.
+            ArtefactError: If the lists are of other examples or items.
         """
         predictions = Predictions.load(path)
         self.check(where, predictions.targets)
@@ -169,15 +169,15 @@ class EvaluationSet:
 
 
 def read_recommender(run: RunSetting, split: str, examples: EvaluationSet) -> RecommenderResults:
-    """One recommender, its seeds checked against data and SIDs, with the lists of its first seed.
+    """Load the ranks of all seeds of a recommender and the lists of the first, checked against data and SIDs.
 
     Args:
         run: The recommender of the settings.
         split: The split.
-        examples: Its examples.
+        examples: Examples of the split.
 
     Raises:
-        ArtefactError: If it is about other examples.
+        ArtefactError: If it is of other examples.
         ConfigError: If a seed is a copy of another.
     """
     paths = run.runs
@@ -192,7 +192,7 @@ def read_recommender(run: RunSetting, split: str, examples: EvaluationSet) -> Re
         examples.check(f"{path} ({run.name})", ranked.targets)
     recommender = replace(recommender, counted_by=_counted_by(paths[0], recommender, examples))
     if str(read_manifest(paths[0], KIND)["counts"].get("split", split)) != split:
-        return recommender  # its ranks cover more splits than its lists
+        return recommender  # the lists are of another split than the ranks
     needs_sids = examples.table is not None and not recommender.has("sid")
     lists = [examples.read_lists(f"{path} ({run.name})", path) for path in (paths if needs_sids else paths[:1])]
     if needs_sids:
@@ -209,15 +209,15 @@ def read_recommender(run: RunSetting, split: str, examples: EvaluationSet) -> Re
 
 
 def _counted_by(path: Path, recommender: RecommenderResults, examples: EvaluationSet) -> str:
-    """What counts as a hit at level "sid" of predictions; "" where they have none."""
+    """The unit of a hit at level "sid" of predictions; "" without SIDs."""
     if not recommender.has("sid"):
         return ""
     rows = read_parquet(path / FILE, {"row": "whole", "target_sid": "text"}, only=True)
-    theirs = rows.drop_duplicates("row").sort_values("row")["target_sid"].tolist()
-    if any(text and split_sid(text) is None for text in theirs):
+    target_sids = rows.drop_duplicates("row").sort_values("row")["target_sid"].tolist()
+    if any(text and split_sid(text) is None for text in target_sids):
         return TITLE
     table = examples.table
-    return SID if table is not None and theirs == [table.sids[t] for t in examples.rows.targets] else OWN_SIDS
+    return SID if table is not None and target_sids == [table.sids[t] for t in examples.rows.targets] else OWN_SIDS
 
 
 def baselines_of(
@@ -228,18 +228,18 @@ def baselines_of(
 ) -> tuple[dict[str, RecommenderResults], Chosen]:
     """The baselines, read from one of the evaluations or computed, with seen items masked as in the protocol.
 
-    An evaluation's are taken where they are lists of the same examples of a corpus with the same content, with the same
-    SIDs, of as many candidates at least, with nothing left out, given the session context or not, as is wanted.
+    Lists of an evaluation are reused if corpus, examples, SIDs and inputs are the same, they are long enough, and
+    nothing is masked.
 
     Args:
         runs: The recommenders of the page.
         examples: The examples.
         ks: Cutoffs, ascending.
-        contexts: Where the baselines are given the session context, that of the validation examples, as of
-            `minionerec.data.session.corpus_contexts`.
+        contexts: Session contexts of the validation examples (`minionerec.data.session.corpus_contexts`) for baselines
+            that are given the session context; None for baselines without it.
 
     Returns:
-        Baseline to its lists and ranks, its name with what it was given; and their constants.
+        Name with inputs → results of each baseline; and the constants of the baselines.
 
     Raises:
         ArtefactError: If the file of an evaluation cannot be read.
@@ -247,14 +247,14 @@ def baselines_of(
     table, rows, list_length = examples.table, examples.rows, ks[-1]
     reach = min(list_length, examples.n_items if table is None else table.n_unique)
     masked = examples.protocol.seen == "mask"
-    found = None
+    stored = None
     if examples.protocol.name == ROWS and not masked:
         corpus = fingerprint(examples.source)
         paths_of_runs = (path for run in runs for path in run.runs)
         given = contexts is not None
         path = next((path for path in paths_of_runs if _has_baselines(path, corpus, examples, reach, given)), None)
-        found = None if path is None else read_baseline_lists(path, rows, examples.n_items, reach, table)
-    if found is None:
+        stored = None if path is None else read_baseline_lists(path, rows, examples.n_items, reach, table)
+    if stored is None:
         allowed = Allowed.leaving_out(rows.seen, examples.n_items) if masked else None
         chosen, rankers = make_baselines(examples.data, table, masked=masked, contexts=contexts)
         queries = split_queries(rows, CONTEXT) if chosen.given else None
@@ -263,17 +263,17 @@ def baselines_of(
             for name, ranker in progress(rankers.items(), "ranking by baselines", len(rankers), unit="baselines")
             if not (masked and name == RECENT)
         }
-        found = lists, chosen
-    named = {labelled(name, of.given or ()): of for name, of in found[0].items()}
-    made = {
-        name: replace(RecommenderResults.from_lists(name, of, list_length), kept_length=list_length)
-        for name, of in named.items()
+        stored = lists, chosen
+    named = {labelled(name, predictions.given or ()): predictions for name, predictions in stored[0].items()}
+    baselines = {
+        name: replace(RecommenderResults.from_lists(name, predictions, list_length), kept_length=list_length)
+        for name, predictions in named.items()
     }
-    return made, found[1]
+    return baselines, stored[1]
 
 
 def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int, given: bool) -> bool:
-    """Whether an evaluation has the baselines' lists that are wanted."""
+    """Whether an evaluation has baseline lists of this corpus, split, SIDs, length and inputs."""
     manifest = read_manifest(path, KIND)
     counts = manifest["counts"]
     return (
@@ -289,17 +289,17 @@ def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int,
 
 @dataclass(frozen=True, kw_only=True)
 class PageResults(Results):
-    """Results with what a page needs beyond metrics.
+    """Results with the further data of a page.
 
     Attributes:
         examples: The examples.
-        baselines: Names of the recommenders that need no training, with what they were given. Where some recommenders
-            were given the session context and some not, there are baselines with it and without.
-        chosen: Their constants and validation metrics.
+        baselines: Names of the baselines, with their inputs. If only some recommenders were given the session context,
+            there are baselines with and without it.
+        chosen: Constants and validation metrics of the baselines.
         headline: The metric that ranks recommenders.
-        reference: Published figures, if any are wanted.
-        ceiling: The expectation of the best possible ranking of items, by metric; empty where it is not known.
-        alike: Groups of slices in which all examples are in one, with that slice.
+        reference: Published results; None without.
+        ceiling: Metric → expectation for the best possible ranking of items; empty if unknown.
+        alike: Group → slice, for groups of slices in which all examples are in one slice.
         stages: Facts about the stages of trainings, by name.
     """
 
@@ -323,25 +323,25 @@ class PageResults(Results):
         return self.examples.split
 
     @property
-    def own(self) -> list[str]:
-        """The user's recommenders that are measured."""
+    def without_baselines(self) -> list[str]:
+        """Names of the user's recommenders, without baselines."""
         return [name for name in self.names if name not in self.baselines]
 
     @property
     def conditioned(self) -> list[str]:
-        """Those that were given more than the histories, as no published one was; baselines among them."""
+        """Names of the recommenders, including baselines, that were given more than the histories."""
         return [name for name in self.names if self.recommenders[name].given]
 
     @property
     def ceiling_of_sids(self) -> Mapping[str, float]:
-        """The ceiling in the main reading: not known where a SID-level hit is easier than the item."""
+        """The ceiling at SID level; empty if items share SIDs, since a SID-level hit is then easier."""
         table = self.table
         return self.ceiling if table is None or table.n_unique == len(table) else {}
 
     @property
     def means(self) -> dict[str, float]:
-        """The headline metric of all recommenders in the main reading."""
-        return {name: found[self.headline].mean for name, found in self.estimates(self.levels[0]).items()}
+        """The headline metric of all recommenders at the main level."""
+        return {name: of_metric[self.headline].mean for name, of_metric in self.estimates(self.levels[0]).items()}
 
     @property
     def ranked(self) -> list[str]:
@@ -359,35 +359,37 @@ class PageResults(Results):
     @cached_property
     def to_best(self) -> dict[str, PairedDifference]:
         """Paired differences of the user's recommenders from the best of them by the headline metric."""
-        best, *others = [name for name in self.ranked if name in self.own]
-        found = self.differences(best, self.levels[0], others, [self.headline])
-        return {name: of[self.headline] for name, of in found.items()}
+        best, *others = [name for name in self.ranked if name in self.without_baselines]
+        differences = self.differences(best, self.levels[0], others, [self.headline])
+        return {name: of[self.headline] for name, of in differences.items()}
 
     @property
     def level_with_best(self) -> list[str]:
         """The best of the user's recommenders, and those without a significant difference from it."""
-        best = next(name for name in self.ranked if name in self.own)
-        return [best, *(name for name, found in self.to_best.items() if found.verdict == 0)]
+        best = next(name for name in self.ranked if name in self.without_baselines)
+        return [best, *(name for name, difference in self.to_best.items() if difference.verdict == 0)]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """The compared pairs: all with the first; where there are few, each with the previous one, too."""
-        own = self.own
-        found = [(name, self.first) for name in self.names if name != self.first]
-        steps = list(zip(own[1:], own, strict=False)) if len(own) <= ONE_BY_ONE else []
-        return found + [pair for pair in steps if pair not in found and pair[::-1] not in found]
+        names = self.without_baselines
+        with_first = [(name, self.first) for name in self.names if name != self.first]
+        steps = list(zip(names[1:], names, strict=False)) if len(names) <= ONE_BY_ONE else []
+        return with_first + [pair for pair in steps if pair not in with_first and pair[::-1] not in with_first]
 
     @cached_property
     def analyses(self) -> dict[str, LevelAnalysis]:
         """Hit rates by level of the semantic ID of all recommenders with lists of SIDs; empty without SIDs."""
         if self.table is None:
             return {}
-        found = {}
+        analyses = {}
         for name, recommender in self.recommenders.items():
             if recommender.lists is not None and recommender.counted_by != TITLE:
                 within = [k for k in self.ks if k <= recommender.kept_length] or [max(1, recommender.kept_length)]
-                found[name] = level_analysis(recommender.lists, within, list_length=recommender.kept_length, where=name)
-        return found
+                analyses[name] = level_analysis(
+                    recommender.lists, within, list_length=recommender.kept_length, where=name
+                )
+        return analyses
 
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -410,8 +412,8 @@ class PageResults(Results):
 
         Each has the name of the recommender whose predictions are its own, if any, else that of its directory.
         """
-        lineages = {name: found[0] for name, found in self.lineages.items()}
-        names = {own.path.absolute(): name for name, found in lineages.items() if (own := found.own) is not None}
+        lineages = {name: of_seeds[0] for name, of_seeds in self.lineages.items()}
+        names = {line.training.path.absolute(): name for name, line in lineages.items() if line.training is not None}
         known: dict[Path, Training] = {}
         for lineage in lineages.values():
             for training in lineage.trainings:
@@ -426,15 +428,15 @@ class PageResults(Results):
         return Effort(self.lineages[name], recommender.list_length, counted if isinstance(counted, int) else None)
 
     def counterparts(self, name: str) -> list[ReferenceRow]:
-        """The published results to compare a recommender with; none where it has more model inputs than they.
+        """The published results to compare a recommender with; none if it is given more than the histories.
 
-        Its own by its settings or by name, then the headline result of the source; where settings name counterparts,
-        only those.
+        These are the results of the same name or alias and the headline result of the source. If any settings name
+        counterparts, only those named are used.
         """
         reference, recommender = self.reference, self.recommenders[name]
         if reference is None or recommender.given or name in self.baselines:
             return []
-        if any(each.details.get("published") for each in self.recommenders.values()):
+        if any(other.details.get("published") for other in self.recommenders.values()):
             return [row for row in reference.rows if row.name == recommender.details.get("published")][:1]
         return reference.counterparts(name)
 
@@ -456,19 +458,19 @@ class PageResults(Results):
 
 
 def choose_ks(
-    wanted: Sequence[int] | None, usual: Sequence[int], recommenders: Sequence[RecommenderResults]
+    requested: Sequence[int] | None, default: Sequence[int], recommenders: Sequence[RecommenderResults]
 ) -> list[int]:
-    """The cutoffs: those wanted, or the protocol's within all lists.
+    """The requested cutoffs, or the default ones within all lists.
 
     Raises:
-        ConfigError: If one that is wanted is larger than the lists of some recommender.
+        ConfigError: If a requested cutoff exceeds the lists of a recommender.
     """
     narrowest = min(
         (recommender.list_length for recommender in recommenders if recommender.list_length is not None), default=None
     )
-    if wanted is not None:
-        return list(check_ks(wanted, narrowest))
-    return [k for k in usual if narrowest is None or k <= narrowest] or [max(1, narrowest or 1)]
+    if requested is not None:
+        return list(check_ks(requested, narrowest))
+    return [k for k in default if narrowest is None or k <= narrowest] or [max(1, narrowest or 1)]
 
 
 def read_results(
@@ -490,11 +492,11 @@ def read_results(
     """Read and check recommenders and baselines on the examples of one split.
 
     Args:
-        runs: The recommenders; where there are more than `MANY`, the results have the best first.
+        runs: The recommenders; if more than `MANY`, the results are sorted by the headline metric.
         examples: The examples.
         seed: Seed of the bootstrap.
-        resamples: Number of its resamples.
-        resample: What it draws: "users" or "examples".
+        resamples: Number of bootstrap resamples.
+        resample: Unit that is resampled: "users" or "examples".
         levels: The readings of a hit, the main one first.
         ks: Cutoffs; those of the protocol within all lists if None.
         metrics: Metrics; those at the cutoffs if empty.
@@ -572,10 +574,10 @@ def _is_share(value: Any) -> bool:
 
 
 def read_ceiling(file: str, examples: EvaluationSet, metrics: Sequence[str]) -> dict[str, float]:
-    """The ceiling's metrics by name, empty where there is none for these examples.
+    """Read the metrics of the ceiling by name; empty if the file is missing or of other examples.
 
     Raises:
-        ArtefactError: If the file holds something else.
+        ArtefactError: If the file has another format.
     """
     if not Path(file).is_file():
         return {}
@@ -583,9 +585,9 @@ def read_ceiling(file: str, examples: EvaluationSet, metrics: Sequence[str]) -> 
     values = content.get("ceiling", {}) if isinstance(content, dict) else None
     if not isinstance(values, dict) or not all(_is_share(value) for value in values.values()):
         raise ArtefactError(f"{file}: expected an object whose ceiling holds metrics from 0 to 1. Make it again.")
-    for key, ours in (("split", examples.data.split), ("rows", len(examples.rows))):
-        if content.get(key, ours) != ours:
-            logger.warning("%s: is for %s %r, the report for %r; ignored.", file, key, content[key], ours)
+    for key, expected in (("split", examples.data.split), ("rows", len(examples.rows))):
+        if content.get(key, expected) != expected:
+            logger.warning("%s: is for %s %r, the report for %r; ignored.", file, key, content[key], expected)
             return {}
     ks = {name.partition("@")[2] for name in metrics}
     return {name.upper(): float(value) for name, value in values.items() if name.partition("@")[2] in ks}

@@ -1,4 +1,4 @@
-"""A recommender of a page: its name, its predictions and what is said about it."""
+"""Recommenders of a page in the settings: names, predictions and details."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _RUN_KEYS = ("predictions", "published", "tuned", "note")
 
 
 def _run_mapping(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    """A recommender that is given as a mapping.
+    """Check a recommender that is given as a mapping.
 
     Raises:
         ConfigError: If a key is unknown, or predictions is missing.
@@ -31,8 +31,8 @@ class RunSetting:
     """A recommender of a page, as given in the settings.
 
     Attributes:
-        name: Its name.
-        paths: The paths in the settings: predictions, one per seed, or a run of several seeds.
+        name: Name of the recommender.
+        paths: Paths of predictions, one per seed, or of a run of several seeds.
         details: Further keys: `published` (its published counterpart), `tuned` (how its settings were tuned), `note`.
     """
 
@@ -42,7 +42,7 @@ class RunSetting:
 
     @classmethod
     def read(cls, name: str, given: Any, where: str) -> "RunSetting":
-        """One recommender from the settings: predictions, or a mapping of predictions and details.
+        """Parse one recommender of the settings: predictions, or a mapping of predictions and details.
 
         Raises:
             ConfigError: If the value is neither.
@@ -69,7 +69,7 @@ class RunSetting:
         """The existing predictions, one per seed.
 
         Raises:
-            ArtefactError: If a path has something else, or the held-out examples were used in training.
+            ArtefactError: If a path holds no predictions, or the held-out examples were used in training.
         """
         from minionerec.metrics.ranked import runs_at
 
@@ -89,10 +89,10 @@ class RunSetting:
             raise ArtefactError(f"{path}: no predictions found. Compute them first.")
 
     def inputs(self, prefix: str) -> dict[str, Path]:
-        """Its predictions by name; with several seeds, numbered."""
+        """Predictions by input name, numbered if there are several seeds."""
         runs = self.runs
         return {prefix if len(runs) == 1 else f"{prefix} {number}": run for number, run in enumerate(runs, 1)}
 
     def deciding(self) -> dict[str, Any]:
-        """Settings that affect a page, in addition to the content of its predictions."""
+        """Settings that affect a page besides the content of the predictions."""
         return {"name": self.name, **self.details, "seeds": len(self.runs)}

@@ -47,7 +47,7 @@ _PAIRED = (
 
 
 def _with_line_apart(results: PageResults, rows: Mapping[str, TableRow]) -> list[TableRow]:
-    """Table rows by recommender; beside published figures, conditioned recommenders follow under a heading."""
+    """Table rows by recommender; with published results, conditioned recommenders follow under a heading."""
     if results.reference is None or not set(results.conditioned) & rows.keys():
         return list(rows.values())
     comparable = [row for name, row in rows.items() if name not in results.conditioned]
@@ -62,8 +62,10 @@ def _label(results: PageResults, name: str) -> str:
 def short(results: PageResults) -> Section:
     """The sentences of the summary, and one metric of all recommenders as tiles."""
     metric, level = results.headline, results.levels[0]
-    found = results.estimates(level)
-    tiles = [(name, format_mean(of[metric]), format_interval(of[metric])) for name, of in found.items()]
+    tiles = [
+        (name, format_mean(estimates[metric]), format_interval(estimates[metric]))
+        for name, estimates in results.estimates(level).items()
+    ]
     if metric in results.ceiling_of_sids:
         tiles.append(("ceiling", f"{results.ceiling[metric]:.4f}", "expected of the best possible ranking"))
     text = f"{metric} on the {results.split} examples, counted {_READING[level]}, with its 95 % bootstrap interval."
@@ -82,7 +84,7 @@ def short(results: PageResults) -> Section:
 
 def _facts(results: PageResults) -> list[tuple[str, str]]:
     """Data, SIDs, candidates, seeds and baselines, as (name, value)."""
-    own = {name: results.recommenders[name] for name in results.own}
+    recommenders = {name: results.recommenders[name] for name in results.without_baselines}
     examples, table = results.examples, results.table
     lines = [
         *([] if examples.protocol.name == ROWS else [("Protocol", examples.protocol.title)]),
@@ -102,16 +104,18 @@ def _facts(results: PageResults) -> list[tuple[str, str]]:
         ]
     counts = (
         f"{name} {'whole catalogue' if recommender.list_length is None else recommender.list_length}"
-        for name, recommender in own.items()
+        for name, recommender in recommenders.items()
     )
     lines.append(
         ("Beams (candidates per example)" if table is not None else "Candidates per example", ", ".join(counts))
     )
     if results.several_seeds:
-        lines.append(("Seeds", ", ".join(f"{name} {len(recommender.runs)}" for name, recommender in own.items())))
+        lines.append(
+            ("Seeds", ", ".join(f"{name} {len(recommender.runs)}" for name, recommender in recommenders.items()))
+        )
     known = {
         name: count
-        for name, recommender in own.items()
+        for name, recommender in recommenders.items()
         if isinstance(count := recommender.about.get("parameters"), int)
     }
     if known:
@@ -138,40 +142,46 @@ def metrics(results: PageResults) -> Section:
     """A table for each reading of a hit, and HR@K as a plot."""
     blocks: list[Block] = [metrics_table(results, level) for level in _levels(results) if results.measured(level)]
     blocks += _by_item_too(results)
-    if plots.available() and all(f"HR@{k}" in results.metrics for k in results.ks) and len(results.own) <= MANY:
+    if (
+        plots.available()
+        and all(f"HR@{k}" in results.metrics for k in results.ks)
+        and len(results.without_baselines) <= MANY
+    ):
         blocks.append(_hit_rates(results))
     return Section("Ranking metrics", blocks)
 
 
 def _levels(results: PageResults) -> Sequence[str]:
-    """The readings of a hit whose tables differ: one where every hit by semantic ID is one by item."""
+    """The levels of a hit whose tables differ."""
     first, *others = results.levels
-    found = results.estimates(first)
-    return [first, *(level for level in others if results.ceiling or results.estimates(level) != found)]
+    return [
+        first,
+        *(level for level in others if results.ceiling or results.estimates(level) != results.estimates(first)),
+    ]
 
 
 def _by_item_too(results: PageResults) -> list[Block]:
-    """What stands in place of the tables that are left out, where any are."""
+    """Note in place of the omitted table by item, if any."""
     if len(_levels(results)) == len(results.levels):
         return []
     return ["Counted by item the figures are the same: no two candidates share a semantic ID."]
 
 
 def metrics_table(results: PageResults, level: str) -> Table:
-    """All metrics of all recommenders in one reading, with the published figure of counterparts."""
-    found, names = results.estimates(level), results.metrics
+    """All metrics of all recommenders at one level, with the published values of counterparts."""
+    estimates, names = results.estimates(level), results.metrics
     rows: dict[str, TableRow] = {}
     for name, recommender in results.recommenders.items():
-        theirs = results.own_counterpart(name) if results.split == "test" else None
-        known = found.get(name, {})
-        counted = recommender.about.get("parameters")
+        counterpart = results.own_counterpart(name) if results.split == "test" else None
+        of_recommender = estimates.get(name, {})
+        parameters = recommender.about.get("parameters")
         cells: TableRow = [
-            f"{counted:,}" if counted else MISSING,
+            f"{parameters:,}" if parameters else MISSING,
             str(len(recommender.runs)),
         ]
         for metric in names:
-            note = f"; published {theirs.shown(metric)}" if theirs and metric in theirs.metrics else ""
-            cells.append(_value(known.get(metric), note))
+            note = f"; published {counterpart.shown(metric)}" if counterpart and metric in counterpart.metrics else ""
+            cells.append(_value(of_recommender.get(metric), note))
         rows[name] = [_label(results, name), *cells]
     lines = _with_line_apart(results, rows)
     caption = (
@@ -200,10 +210,10 @@ def _hit_rates(results: PageResults) -> Figure:
     if reachable:
         dashed["ceiling"] = reachable
     reference = results.reference
-    for theirs in reference.rows if reference else ():
-        points = {k: theirs.metrics[f"HR@{k}"] for k in results.ks if f"HR@{k}" in theirs.metrics}
-        if reference and points and (theirs.compare or theirs.name == reference.headline):
-            dashed[f"{theirs.name} ({theirs.group})"] = points
+    for row in reference.rows if reference else ():
+        points = {k: row.metrics[f"HR@{k}"] for k in results.ks if f"HR@{k}" in row.metrics}
+        if reference and points and (row.compare or row.name == reference.headline):
+            dashed[f"{row.name} ({row.group})"] = points
     caption = f"HR@K, counted {_READING[level]}; bands are 95 % intervals, dashed lines have none."
     return Figure(plots.hit_rate_curves(series, dashed), caption)
 
@@ -218,8 +228,8 @@ def differences(results: PageResults) -> Section | None:
         results.differences(results.first, level)
         rows: list[TableRow] = []
         for name, other in pairs:
-            found = results.differences(other, level, [name])[name]
-            rows.append([f"{_label(results, name)} minus {other}", *map(difference_cell, found.values())])
+            of_metrics = results.differences(other, level, [name])[name]
+            rows.append([f"{_label(results, name)} minus {other}", *map(difference_cell, of_metrics.values())])
         blocks.append(Table(["Difference", *results.metrics], rows, f"Differences counted {READING[level]}."))
     note = _PAIRED + (" With several seeds, each example is averaged over them first." if results.several_seeds else "")
     return Section(f"Differences from {results.first}", [note, *blocks]) if blocks else None
@@ -231,10 +241,10 @@ def slices(results: PageResults) -> Section | None:
         return None
     metric, level, blocks = results.headline, results.levels[0], list[Block]()
     columns: dict[str, list[Cell]] = {name: [] for name in results.measured(level)}
-    gaps: dict[str, list[Cell]] = {name: [] for name in results.own if name != results.first}
-    for _, found in results.by_slice:
-        known = {} if found is None else found.estimates(level)
-        gaps_here = {} if found is None else found.differences(results.first, level)
+    gaps: dict[str, list[Cell]] = {name: [] for name in results.without_baselines if name != results.first}
+    for _, slice_results in results.by_slice:
+        known = {} if slice_results is None else slice_results.estimates(level)
+        gaps_here = {} if slice_results is None else slice_results.differences(results.first, level)
         for name, cells in columns.items():
             cells.append(estimate_cell(known[name][metric] if name in known else None))
         for name, cells in gaps.items():
@@ -249,18 +259,18 @@ def slices(results: PageResults) -> Section | None:
 def _slice_table(slices: Sequence[Slice], columns: Mapping[str, Sequence[Cell]], caption: str) -> Table:
     """One row per slice; with many recommenders one row per recommender."""
     rows: list[TableRow] = []
-    for index, each in enumerate(slices):
-        new = index == 0 or slices[index - 1].group != each.group
-        label: TableRow = [f"{each.group}: {each.name}" if len(columns) > MANY or new else f"… {each.name}"]
-        size = Cell(f"{each.size:,}", f"{100 * each.share:.0f} %")
+    for index, part in enumerate(slices):
+        new = index == 0 or slices[index - 1].group != part.group
+        label: TableRow = [f"{part.group}: {part.name}" if len(columns) > MANY or new else f"… {part.name}"]
+        size = Cell(f"{part.size:,}", f"{100 * part.share:.0f} %")
         rows.append([*label, size, *(cells[index] for cells in columns.values())])
     table = Table(["", "examples", *columns], rows, caption)
     return table.transposed() if len(columns) > MANY else table
 
 
 def _slice_note(results: PageResults) -> str:
-    """How to read the tables."""
-    groups = {each.group for each in results.slices}
+    """Explanation of the tables of slices."""
+    groups = {part.group for part in results.slices}
     notes = {
         "time": "Time: the target compared with the newest item of the history, as dated in the data.",
         "pair": "Pair and reverse: whether the newest item and the target were adjacent in training.",
@@ -274,22 +284,24 @@ def _slice_note(results: PageResults) -> str:
     if results.slices:
         texts.append("With many slices, one interval in twenty misses the true value by chance.")
     texts += [f"All examples are in one slice of {group}: {name}." for group, name in results.alike.items()]
-    if any(found is None for _, found in results.by_slice):
+    if any(slice_results is None for _, slice_results in results.by_slice):
         texts.append(f"{MISSING}: fewer than {FEWEST} examples (or users, where users are drawn); not reported.")
     return " ".join(texts)
 
 
 def lists(results: PageResults) -> Section:
     """Invalid predictions in the lists, and their catalogue coverage."""
-    known = {name: (found, results.recommenders[name].lists) for name, found in results.evaluations.items()}
     headers, rows = ["Recommender", "Examples with an empty list", "Catalogue coverage"], []
     if results.table is not None:
         headers[1:1] = ["Invalid predictions", "Invalid up to the first hit of each example"]
-    for name, (found, has_lists) in known.items():
+    for name, evaluation in results.evaluations.items():
         row: TableRow = [name]
         if results.table is not None:
-            row += [format_share(each, found.predictions) for each in (found.invalid, found.invalid_until_hit)]
-        rows.append([*row, format_share(found.empty, found.rows) if has_lists else MISSING, format_coverage(found)])
+            counts = (evaluation.invalid, evaluation.invalid_until_hit)
+            row += [format_share(count, evaluation.predictions) for count in counts]
+        has_lists = bool(results.recommenders[name].lists)
+        empty = format_share(evaluation.empty, evaluation.rows) if has_lists else MISSING
+        rows.append([*row, empty, format_coverage(evaluation)])
     note = "Coverage is the share of the catalogue that is among the first K items of at least one example."
     if results.table is not None:
         note += " A prediction is invalid if it is no item's SID; the published system counts them up to the first hit."
@@ -301,36 +313,36 @@ def lists(results: PageResults) -> Section:
 
 def levels(results: PageResults) -> Section | None:
     """Independent and cumulative hit rates and the drop-off of the user's recommenders, level by level."""
-    found = {name: results.analyses[name] for name in results.own if name in results.analyses}
-    if not found:
+    analyses = {name: results.analyses[name] for name in results.without_baselines if name in results.analyses}
+    if not analyses:
         return None
-    depth = max(analysis.levels for analysis in found.values())
+    depth = max(analysis.levels for analysis in analyses.values())
     blocks: list[Block] = [_level_bars(results, depth)] if plots.available() else []
-    for name, analysis in found.items():
+    for name, analysis in analyses.items():
         text = f"{name}, independent: any of the first K predictions has the target's code at that level."
         blocks.append(Table(*independent_rows(analysis), text))
         text = f"{name}, cumulative: one prediction has the codes up to that level."
         blocks.append(Table(*cumulative_rows(analysis), text))
-    deepest = next(analysis for analysis in found.values() if analysis.levels == depth)
+    deepest = next(analysis for analysis in analyses.values() if analysis.levels == depth)
     rows: list[TableRow] = [
         [
             transition_label(transition),
-            *(format_percent(a.dropoff[index]) if index < a.levels else NONE for a in found.values()),
+            *(format_percent(a.dropoff[index]) if index < a.levels else NONE for a in analyses.values()),
         ]
         for index, transition in enumerate(deepest.transitions)
     ]
-    blocks.append(Table(["Drop-off at K = 1", *found], rows))
+    blocks.append(Table(["Drop-off at K = 1", *analyses], rows))
     gains: list[TableRow] = []
-    for name, before in results.pairs:
-        now, then = found.get(name), found.get(before)
-        if now and then and now.levels == then.levels == depth and now.ks[0] == then.ks[0] == 1:
-            points = [100 * (a - b) for a, b in zip(now.cumulative[0], then.cumulative[0], strict=True)]
-            gains.append([f"{name} minus {before}", *(f"{each:+.2f}".replace("-", MINUS) for each in points)])
+    for name, other in results.pairs:
+        later, earlier = analyses.get(name), analyses.get(other)
+        if later and earlier and later.levels == earlier.levels == depth and later.ks[0] == earlier.ks[0] == 1:
+            points = [100 * (a - b) for a, b in zip(later.cumulative[0], earlier.cumulative[0], strict=True)]
+            gains.append([f"{name} minus {other}", *(f"{gain:+.2f}".replace("-", MINUS) for gain in points)])
     if gains:
         blocks.append(Table(["Cumulative at K = 1, points", *cumulative_rows(deepest)[0][1:]], gains))
     counts = "; ".join(
         f"{name}: {a.rows:,} examples, {a.excluded:,} excluded, {a.unparsable:,} of {a.looked_at:,} are not SIDs"
-        for name, a in found.items()
+        for name, a in analyses.items()
     )
     return Section("Accuracy by level", [*blocks, f"{counts}."])
 
@@ -349,15 +361,15 @@ def _level_bars(results: PageResults, depth: int) -> Figure:
 
 
 def published(results: PageResults) -> Section | None:
-    """Published results, the best in bold, ours below them, and each of ours compared with its counterparts."""
+    """Tables of published results and ours, and of our differences from counterparts."""
     reference, level = results.reference, results.levels[0]
     if reference is None:
         return None
     names = [name for name in results.metrics if any(name in row.metrics for row in reference.rows)]
     rows = [_published_row(reference, row, names) for row in reference.rows]
     ours: dict[str, TableRow] = {}
-    for name, found in results.estimates(level).items():
-        ours[name] = [_label(results, name), "this page", *(_value(found.get(metric)) for metric in names)]
+    for name, estimates in results.estimates(level).items():
+        ours[name] = [_label(results, name), "this page", *(_value(estimates.get(metric)) for metric in names)]
     caption = f"{reference.title}: published results, the best in bold, and ours (counted {_READING[level]})."
     table = Table(["System", "Source", *names], [*rows, *_with_line_apart(results, ours)], caption, 2)
     blocks: list[Block] = [reference.source, table]
@@ -378,7 +390,7 @@ def published(results: PageResults) -> Section | None:
     if gaps:
         text = "Discrepancy: ours minus theirs, the relative difference, and whether the published figure is in our "
         blocks.append(Table(["Recommender", "Counterpart", "Ours counted", *names], gaps, f"{text}95 % interval.", 3))
-    for name in (name for name in results.own if name in results.analyses):
+    for name in (name for name in results.without_baselines if name in results.analyses):
         for row in results.counterparts(name):
             blocks += _levels_compared(results, name, row)
     return Section(f"Comparison with published results: {reference.title}", blocks)
@@ -436,14 +448,14 @@ def _levels_compared(results: PageResults, name: str, row: ReferenceRow) -> list
 
 
 def codebooks(results: PageResults) -> Section | None:
-    """Use of each level of the semantic IDs, and how many items share one."""
+    """Use of each level of the semantic IDs, and the number of items that share one."""
     table, examples = results.table, results.examples
     if table is None or examples.sids is None:
         return None
     built = read_sid_report(examples.sids) if (examples.sids / REPORT_FILE).is_file() else {}
-    known, uses, rows = built.get("levels", []), level_use(table.codes), list[TableRow]()
+    stored_levels, uses, rows = built.get("levels", []), level_use(table.codes), list[TableRow]()
     for index, use in enumerate(uses):
-        extra = known[index] if index < len(known) else {}
+        extra = stored_levels[index] if index < len(stored_levels) else {}
         size = MISSING if extra.get("size") is None else f"{extra['size']:,}"
         counted = [f"{use.items:,}", f"{use.used:,}", size, f"{use.perplexity:.1f}", f"{use.largest:,}"]
         rows.append([use.level, *counted, percent(extra.get("error"))])
@@ -479,21 +491,23 @@ _SHOWN, _HISTORY = 5, 20
 def example_lists(results: PageResults) -> Section | None:
     """Seeded examples: half hits of the first recommender in its first five items, half misses; None without lists."""
     listed = {
-        name: recommender.lists for name in results.own if (recommender := results.recommenders[name]).lists is not None
+        name: recommender.lists
+        for name in results.without_baselines
+        if (recommender := results.recommenders[name]).lists is not None
     }
     if not listed:
         return None
-    first, made = next(iter(listed.items()))
-    ranks = item_ranks(made)
+    first, first_lists = next(iter(listed.items()))
+    ranks = item_ranks(first_lists)
     hits, misses = np.flatnonzero((ranks >= 1) & (ranks <= _SHOWN)), np.flatnonzero((ranks == 0) | (ranks > _SHOWN))
     rng = np.random.default_rng(results.bootstrap.seed)
-    wanted = min(EXAMPLES, len(ranks))
-    n_hits = min(max(wanted // 2, wanted - len(misses)), len(hits))
-    selected = [*rng.choice(hits, n_hits, replace=False), *rng.choice(misses, wanted - n_hits, replace=False)]
+    count = min(EXAMPLES, len(ranks))
+    n_hits = min(max(count // 2, count - len(misses)), len(hits))
+    selected = [*rng.choice(hits, n_hits, replace=False), *rng.choice(misses, count - n_hits, replace=False)]
     titles, rows = results.examples.titles(), results.examples.rows
     text = (
         f"Examples drawn at random: {n_hits} in which {first} has the target among its first five items, and "
-        f"{wanted - n_hits} in which it has not ({len(hits):,} and {len(misses):,} of all examples). "
+        f"{count - n_hits} in which it has not ({len(hits):,} and {len(misses):,} of all examples). "
         "✓ marks the target."
     )
     blocks: list[Block] = [text]
@@ -503,14 +517,14 @@ def example_lists(results: PageResults) -> Section | None:
             (name, [(titles[item] if item >= 0 else "(no item)", item == target) for item in of.items[row][:_SHOWN]])
             for name, of in listed.items()
         ]
-        left = len(history) - _HISTORY
-        history = [f"({left:,} earlier items)", *history[left:]] if left > 0 else history
+        omitted = len(history) - _HISTORY
+        history = [f"({omitted:,} earlier items)", *history[omitted:]] if omitted > 0 else history
         blocks.append(Example(f"Example {row}", history, titles[target], shown))
     return Section("Examples", blocks)
 
 
 def _counting(results: PageResults) -> list[str]:
-    """How hits are counted of recommenders with other semantic IDs than the page's, or with titles."""
+    """Notes on recommenders whose hits are counted by their own semantic IDs or by titles."""
     notes = []
     with_own = [name for name, recommender in results.recommenders.items() if recommender.counted_by == OWN_SIDS]
     with_titles = [name for name, recommender in results.recommenders.items() if recommender.counted_by == TITLE]
@@ -525,7 +539,7 @@ def _counting(results: PageResults) -> list[str]:
 
 
 def training(results: PageResults) -> Section | None:
-    """Cost, settings, outcome and learning curves of the trainings; None where predictions name no checkpoint."""
+    """Cost, settings, outcome and learning curves of the trainings; None if no predictions name a checkpoint."""
     if not results.trainings:
         return None
     panels = [
@@ -552,7 +566,7 @@ def _cost(results: PageResults) -> list[Block]:
     notes = list[str]()
     details = [recommender.details for recommender in results.recommenders.values()]
     described = [key for key in ("tuned", "note") if any(of.get(key) for of in details)]
-    for name in results.own:
+    for name in results.without_baselines:
         effort, words = results.effort(name), [results.recommenders[name].details.get(key) or NONE for key in described]
         machines |= dict.fromkeys(effort.machines)
         parts = ""
@@ -581,7 +595,7 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _cost_notes(name: str, effort: Effort) -> list[str]:
-    """Settings in which the seeds of a recommender differ, and inputs that are missing."""
+    """Notes on settings in which the seeds of a recommender differ, and on missing inputs."""
     notes = []
     if effort.settings_that_differ:
         differing = "; ".join(
@@ -598,10 +612,10 @@ def _cost_notes(name: str, effort: Effort) -> list[str]:
 
 
 def sources(inputs: Mapping[str, Path]) -> Section:
-    """All artefacts and files that the report was made from: kind, seed, hash, packages and configuration.
+    """All artefacts and files that the report depends on: kind, seed, hash, packages and configuration.
 
     Args:
-        inputs: The inputs of the stage by name; those of artefacts are followed where they exist unchanged.
+        inputs: The inputs of the stage by name; unchanged inputs of artefacts are followed.
     """
     manifests = {str(path): manifest for path, manifest, _ in source_manifests(inputs.values())}
     rows: list[TableRow] = [

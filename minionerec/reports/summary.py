@@ -1,4 +1,4 @@
-"""The summary of a report: at most six kinds of sentences, each computed from paired differences, none with a cause."""
+"""Summary of a report: up to six kinds of sentences, computed from paired differences, without causes."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from minionerec.reports.reference import PublishedGap, spread
 from minionerec.reports.results import PageResults
 
 _BASELINES = {given: [labelled(name, given) for name in NAMES] for given in ((), (SESSION_CONTEXT,))}
-"""Names of the baselines on pages, by what they were given."""
+"""Inputs besides the history → names of the baselines on pages."""
 _SMALL = 0.05  # share of examples below which a slice is not reported
-_ALL_INTERVALS = 4  # recommenders that are each compared with their interval; of more the differences alone
+_ALL_INTERVALS = 4  # recommenders up to which differences are shown with intervals
 
 
 def summary(results: PageResults) -> list[str]:
@@ -29,7 +29,7 @@ def summary(results: PageResults) -> list[str]:
 
 
 def _best(results: PageResults) -> list[str]:
-    """The highest headline metric and its lead, and a baseline that no trained recommender is ahead of."""
+    """Sentences on the highest headline metric and its lead, and on a baseline that no trained recommender beats."""
     ranked, means, metric = results.ranked, results.means, results.headline
     best = ranked[0]
     if len(ranked) == 1:
@@ -38,35 +38,37 @@ def _best(results: PageResults) -> list[str]:
     text = f"{_called(best)} has the highest {metric}, {means[best]:.4f}, "
     text += "and is ahead of the next, " if gap.verdict > 0 else "with no significant difference from the next, "
     text += f"{_called(ranked[1])}: {with_interval(gap)}."
-    mine, theirs = _best_two(results)
-    return [_sentence(text)] + ([] if {mine, theirs} == set(ranked[:2]) else _not_ahead(results, "", mine, theirs))
+    trained, baseline = _best_two(results)
+    return [_sentence(text)] + (
+        [] if {trained, baseline} == set(ranked[:2]) else _not_ahead(results, "", trained, baseline)
+    )
 
 
 def _best_two(results: PageResults) -> tuple[str | None, str | None]:
-    """The best trained recommender and the best baseline, None where there is none."""
+    """Names of the best trained recommender and the best baseline; None if there is none."""
     ranked = results.ranked
-    mine = next((name for name in ranked if not _is_baseline(name)), None)
-    return mine, next((name for name in ranked if _is_baseline(name)), None)
+    trained = next((name for name in ranked if not _is_baseline(name)), None)
+    return trained, next((name for name in ranked if _is_baseline(name)), None)
 
 
 def _is_baseline(name: str) -> bool:
     return any(name in names for names in _BASELINES.values())
 
 
-def _not_ahead(results: PageResults, where: str, mine: str | None, theirs: str | None) -> list[str]:
-    """The best trained recommender compared with the best baseline; nothing where it is ahead."""
-    if mine is None or theirs is None:
+def _not_ahead(results: PageResults, where: str, trained: str | None, baseline: str | None) -> list[str]:
+    """Sentence that compares the best trained recommender with the best baseline, unless it is ahead."""
+    if trained is None or baseline is None:
         return []
-    gap = results.difference(mine, theirs, results.levels[0], results.headline)
+    gap = results.difference(trained, baseline, results.levels[0], results.headline)
     if gap.verdict > 0:
         return []
-    text = f"{where}the best trained recommender, {quoted(mine)}, "
+    text = f"{where}the best trained recommender, {quoted(trained)}, "
     text += "is behind" if gap.verdict < 0 else "is not significantly ahead of"
-    return [_sentence(f"{text} the baseline {quoted(theirs)}: {with_interval(gap)}.")]
+    return [_sentence(f"{text} the baseline {quoted(baseline)}: {with_interval(gap)}.")]
 
 
 def _against_baselines(results: PageResults) -> list[str]:
-    """All recommenders compared with the strongest baseline that knows as much, by validation where available."""
+    """Sentences that compare recommenders with the strongest baseline of equal inputs, by validation if available."""
     known_by_inputs = {given: [name for name in results.ranked if name in names] for given, names in _BASELINES.items()}
     several = all(known_by_inputs.values())
     sentences = []
@@ -79,7 +81,7 @@ def _against_baselines(results: PageResults) -> list[str]:
         where = "validation" if chosen in known else "these examples (no validation results)"
         names = [
             name
-            for name in results.own
+            for name in results.without_baselines
             if not _is_baseline(name) and (not several or results.recommenders[name].given == given)
         ]
         sentences += _compared(results, names, strongest, f"the strongest baseline on {where}")
@@ -87,7 +89,7 @@ def _against_baselines(results: PageResults) -> list[str]:
 
 
 def _compared(results: PageResults, names: Sequence[str], other: str, what: str) -> list[str]:
-    """One sentence comparing recommenders with another; nothing without any."""
+    """Sentence that compares recommenders with another one; none without recommenders."""
     gaps = {name: results.difference(name, other, results.levels[0], results.headline) for name in names}
     parts = []
     for words, verdict in (("ahead", 1), ("behind", -1), ("no significant difference for", 0)):
@@ -102,7 +104,7 @@ def _compared(results: PageResults, names: Sequence[str], other: str, what: str)
 
 
 def _later(results: PageResults) -> list[str]:
-    """A baseline that no trained recommender is ahead of, where the target is later than the history."""
+    """Sentence on a baseline that no trained recommender beats on targets later than the history."""
     for part, measured in results.by_slice:
         if (part.group, part.name) == ("time", LATER) and measured is not None:
             where = f"on the {100 * part.share:.0f} % of examples {WHOSE[part.group, part.name]}, "
@@ -111,26 +113,26 @@ def _later(results: PageResults) -> list[str]:
 
 
 def _slices_led_by_baselines(results: PageResults) -> list[str]:
-    """Slices of a twentieth of the examples and more in which a baseline is ahead of the best trained recommender."""
+    """Sentence on slices of at least 5 % of the examples in which a baseline beats the best trained recommender."""
     parts = []
     for part, measured in results.by_slice:
         key = part.group, part.name
         if measured is None or part.share < _SMALL or key == ("time", LATER):  # `_later` reports these
             continue
-        mine, theirs = _best_two(measured)
-        if mine is None or theirs is None:
+        trained, baseline = _best_two(measured)
+        if trained is None or baseline is None:
             continue
-        gap: PairedDifference = measured.difference(mine, theirs, results.levels[0], results.headline)
+        gap: PairedDifference = measured.difference(trained, baseline, results.levels[0], results.headline)
         if gap.verdict < 0:
             where = f"on the {100 * part.share:.0f} % of examples {WHOSE[key]}"
-            parts.append(f"{where} {quoted(mine)} is behind {quoted(theirs)}, {with_interval(gap)}")
+            parts.append(f"{where} {quoted(trained)} is behind {quoted(baseline)}, {with_interval(gap)}")
     return [f"Slices in which a baseline is ahead of the best trained recommender: {'; '.join(parts)}."] * bool(parts)
 
 
 def _published(results: PageResults) -> list[str]:
-    """Recommenders above, near or below published figures, by the headline metric or, where doubtful, its pair."""
+    """Sentences on recommenders above, near or below published results, by the headline metric or its pair."""
     compared: dict[str, tuple[str, PublishedGap, Sequence[PublishedGap]]] = {}
-    for name in results.own:
+    for name in results.without_baselines:
         for row in results.counterparts(name):
             gaps = results.gaps(name, row)
             known = {gap.metric: gap for gap in gaps if not gap.doubtful}
@@ -151,7 +153,7 @@ def _published(results: PageResults) -> list[str]:
 
 
 def _beside_published(label: str, gap: PublishedGap, gaps: Sequence[PublishedGap], headline: str) -> str:
-    """One recommender compared with one published result: the headline metric, and the range of all figures."""
+    """Comparison of a recommender with a published result: the headline metric, and the range of all metrics."""
     known = [of_metric for of_metric in gaps if not of_metric.doubtful]
     metric = "" if gap.metric == headline else f"{gap.metric} "
     text = f"{label} ({metric}{gap.ours.mean:.4f}, published {gap.paper:.4f}, {signed(gap.gap)}"
@@ -163,9 +165,9 @@ def _beside_published(label: str, gap: PublishedGap, gaps: Sequence[PublishedGap
 
 
 def _kept_start(results: PageResults) -> list[str]:
-    """Preference optimisation that ended with the weights that it started from, in every seed."""
+    """Sentences on preference optimisation that kept its initial weights in every seed."""
     sentences = []
-    for name in results.own:
+    for name in results.without_baselines:
         newest = [lineage.trainings[-1] for lineage in results.lineages.get(name, ()) if lineage.trainings]
         if newest and all(run.counts.get("best_step") == 0 for run in newest):
             sentences.append(
@@ -176,10 +178,10 @@ def _kept_start(results: PageResults) -> list[str]:
 
 
 def _called(name: str) -> str:
-    """A recommender's name in a sentence, marked as a baseline where it is one."""
+    """Name of a recommender in a sentence, marked if it is a baseline."""
     return f"the baseline {quoted(name)}" if _is_baseline(name) else quoted(name)
 
 
 def _sentence(text: str) -> str:
-    """A sentence with its first letter capitalised, unless it begins with a name."""
+    """Capitalise the first letter of a sentence, unless it begins with a name."""
     return text[0].upper() + text[1:] if text.startswith(("the ", "on ")) else text

@@ -1,4 +1,4 @@
-"""The trainings that predictions come from, by the manifests of each stage: settings, outcome and cost."""
+"""Trainings of the models behind predictions, from manifests: settings, outcome and cost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,15 +42,16 @@ class Training:
     """One training in the lineage of predictions.
 
     Attributes:
-        name: Its name on the page: the recommender whose predictions are its own, else the name of its directory.
-        stage: The stage that trained it, such as "sft".
-        path: The path of its checkpoint.
-        settings: Settings that affect it, by name.
-        counts: Counts of its manifest.
-        log: The numbers of the entries of its training log, in order.
-        seed: Its seed.
-        record: Its run record as plain values; None where there is none.
-        facts: Title and defaults of its stage.
+        name: Name on the page: that of the recommender if the predictions are directly of this training, else that of
+            the directory.
+        stage: Name of the stage, such as "sft".
+        path: Path of the checkpoint.
+        settings: Settings that affect the result, by name.
+        counts: Counts of the manifest.
+        log: Numbers of the entries of the training log, in order.
+        seed: The seed.
+        record: Run record as plain values; None without a record.
+        facts: Title and defaults of the stage.
     """
 
     name: str
@@ -65,12 +66,12 @@ class Training:
 
     @property
     def title(self) -> str:
-        """The name of its stage on pages."""
+        """Name of the stage on pages."""
         return self.facts.title or self.stage
 
     @property
     def seconds(self) -> float | None:
-        """Its wall time in seconds; None where it is not recorded."""
+        """Wall time in seconds; None if not recorded."""
         return None if self.record is None else float(self.record["seconds"]["all"])
 
     @property
@@ -82,7 +83,7 @@ class Training:
         return float(logged) if isinstance(logged, int | float) else None
 
     def curves(self) -> dict[str, dict[str, list[tuple[float, float]]]]:
-        """Measure to series to its points (epoch, value); series of fewer than two points are left out."""
+        """Measure → series → points (epoch, value); series of fewer than two points are left out."""
         panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for measure, series in _MEASURES.items():
             for name, keys in series.items():
@@ -99,9 +100,9 @@ class Lineage:
     Attributes:
         name: The recommender.
         predictions: Manifest of the predictions.
-        record: Run record of the predictions as plain values; None where there is none.
-        trainings: The trainings they come from, in order.
-        missing: Paths of inputs that are missing or have changed since.
+        record: Run record of the predictions as plain values; None without a record.
+        trainings: The trainings, in order.
+        missing: Paths of inputs that are missing or have changed.
     """
 
     name: str
@@ -111,13 +112,13 @@ class Lineage:
     missing: Sequence[str]
 
     @property
-    def own(self) -> Training | None:
-        """The training that the predictions are of."""
+    def training(self) -> Training | None:
+        """The training of the predicting model; None if it is missing."""
         return next((training for training in reversed(self.trainings) if training.name == self.name), None)
 
 
 def trace(name: str, path: Path, stages: Mapping[str, StageFacts]) -> Lineage:
-    """Follow predictions back to all trainings they come from.
+    """Collect all trainings that predictions depend on.
 
     Args:
         name: The recommender.
@@ -138,8 +139,8 @@ def trace(name: str, path: Path, stages: Mapping[str, StageFacts]) -> Lineage:
             if source is None:
                 missing.append(entry["path"])
             elif source not in trainings:
-                own = name if depth == 0 and key not in _BESIDE else source.name
-                trainings[source] = _training(source, own, stages)
+                training_name = name if depth == 0 and key not in _BESIDE else source.name
+                trainings[source] = _training(source, training_name, stages)
                 queue.append((source, depth + 1))
     return Lineage(name, read_manifest(path), _record(path), list(trainings.values())[::-1], missing)
 
@@ -250,17 +251,17 @@ def _recorded(record: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     return lines
 
 
-def machine(described: Mapping[str, Any]) -> str:
+def machine(record: Mapping[str, Any]) -> str:
     """Processor, cores and GPUs as text.
 
     Example:
         >>> machine({"processor": "Some CPU", "cores": 2, "threads": 1, "gpus": []})
         'Some CPU, 2 cores, 1 thread'
     """
-    cards = [str(card["name"]) for card in described.get("gpus", ())]
+    cards = [str(card["name"]) for card in record.get("gpus", ())]
     words = [f"{cards.count(name)} x {name}" for name in dict.fromkeys(cards)]
-    computing = ", ".join(_counted(described[f"{noun}s"], noun) for noun in ("core", "thread"))
-    return "; ".join([*words, f"{described['processor']}, {computing}"])
+    computing = ", ".join(_counted(record[f"{noun}s"], noun) for noun in ("core", "thread"))
+    return "; ".join([*words, f"{record['processor']}, {computing}"])
 
 
 def _counted(count: int, noun: str) -> str:
@@ -277,7 +278,7 @@ _USUAL = {
     "encoder": None,
     "weights": None,
 }
-"""Settings of the search → the value at which they are not shown."""
+"""Settings of the search → value at which they are not shown."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ class Effort:
 
     Attributes:
         runs: The lineage of each seed's predictions.
-        list_length: List length; None where the whole catalogue was ranked.
+        list_length: Requested length of the lists; None if the whole catalogue was ranked.
         counted: Parameters recorded with the predictions; None if unknown.
     """
 
@@ -297,7 +298,7 @@ class Effort:
     @property
     def seeds(self) -> list[int]:
         """The seeds of the trainings that the predictions are of, where known."""
-        return [run.own.seed for run in self.runs if run.own is not None and run.own.seed is not None]
+        return [run.training.seed for run in self.runs if run.training is not None and run.training.seed is not None]
 
     @property
     def parameters(self) -> int | None:
@@ -311,19 +312,19 @@ class Effort:
     @property
     def examples(self) -> tuple[int, float] | None:
         """Training examples (or windows) per epoch and epochs trained, of the first seed; None if unknown."""
-        own = self.runs[0].own
-        if own is None:
+        training = self.runs[0].training
+        if training is None:
             return None
-        count, epochs = _examples_per_epoch(own.counts), own.epochs
+        count, epochs = _examples_per_epoch(training.counts), training.epochs
         return (count, epochs) if count and epochs is not None else None
 
     @property
     def settings_that_differ(self) -> dict[str, list[Any]]:
         """Settings in which the runs' own trainings differ, except seed and output, with the value of each run."""
         known = [
-            {name: value for name, value in run.own.settings.items() if name not in ("seed", "output")}
+            {name: value for name, value in run.training.settings.items() if name not in ("seed", "output")}
             for run in self.runs
-            if run.own is not None
+            if run.training is not None
         ]
         names = dict.fromkeys(name for settings in known for name in settings)
         values = {name: [settings.get(name) for settings in known] for name in names}

@@ -46,9 +46,9 @@ class QueuedCall:
 def answer_each(
     recommender: Recommender, requests: Sequence[Request], write: Callable[[Answer], bytes]
 ) -> list[bytes | Exception]:
-    """Serialised answers of a batch; a request that fails gets its error, and the others their answers.
+    """Answer a batch; returns the serialised answer of each request, or its error.
 
-    A failing batch is halved recursively, so that a few bad requests cost few more rounds.
+    A failing batch is halved recursively, so that a few bad requests cost few additional passes.
     """
     try:
         return [write(answer) for answer in recommender.answer(requests)]
@@ -82,12 +82,12 @@ class Batcher:
         metrics: Metrics,
     ):
         self._current = current
-        self._most, self._batch, self._window, self._timeout = queue, batch, window_s, timeout_s
+        self._capacity, self._batch, self._window, self._timeout = queue, batch, window_s, timeout_s
         self._metrics = metrics
         self._ready = threading.Condition()
         self._jobs: deque[QueuedCall] = deque()
         self._rows = 0
-        self._wanted = 1  # queued requests that wake the thread
+        self._wake_at = 1  # queued requests that wake the thread
         self._last = 1
         self._row_seconds = 0.0
         self._stopping = False
@@ -112,14 +112,14 @@ class Batcher:
         """Requests in the queue."""
         return self._rows
 
-    def check_room(self, rows: int = 1) -> None:
+    def check_room(self, count: int = 1) -> None:
         """Check that the queue has room for more requests.
 
         Raises:
             Refusal: 503, with the seconds after which to retry.
         """
         wait = self._rows * self._row_seconds
-        if self._rows + rows > self._most or (self._rows and wait > 0.8 * self._timeout):
+        if self._rows + count > self._capacity or (self._rows and wait > 0.8 * self._timeout):
             self._metrics.refused.labels("queue").inc()
             raise Refusal(503, "the queue is full; try again later.", retry_after=max(1, round(wait)))
 
@@ -127,7 +127,7 @@ class Batcher:
         """Add a call to the queue.
 
         Args:
-            requests: Its requests.
+            requests: Requests of the call.
             work: A function of the model to run instead of answering them; it counts as that many requests.
 
         Returns:
@@ -143,7 +143,7 @@ class Batcher:
         with self._ready:
             self._jobs.append(job)
             self._rows += len(requests)
-            if self._rows >= self._wanted:
+            if self._rows >= self._wake_at:
                 self._ready.notify()
         return job
 
@@ -166,31 +166,31 @@ class Batcher:
                 return None
             if self._window:
                 self._wait_for(min(self._last, self._batch), time.monotonic() + self._window)
-            taken: list[QueuedCall] = []
-            rows, now = 0, time.monotonic()
+            batch: list[QueuedCall] = []
+            size, now = 0, time.monotonic()
             while self._jobs:
                 job = self._jobs[0]
-                if taken and (job.work or taken[0].work or rows + len(job.requests) > self._batch):
+                if batch and (job.work or batch[0].work or size + len(job.requests) > self._batch):
                     break
                 self._jobs.popleft()
                 self._rows -= len(job.requests)
                 if job.future.done() or now > job.deadline:
                     self._metrics.abandoned.inc()
                     continue
-                taken.append(job)
-                rows += len(job.requests)
-            self._last = max(rows, 1)
-            return taken
+                batch.append(job)
+                size += len(job.requests)
+            self._last = max(size, 1)
+            return batch
 
-    def _wait_for(self, rows: int, until: float | None) -> None:
+    def _wait_for(self, count: int, until: float | None) -> None:
         """Wait for a number of requests, the time limit or the stop."""
-        self._wanted = rows
-        while self._rows < rows and not self._stopping:
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
+        self._wake_at = count
+        while self._rows < count and not self._stopping:
+            remaining = None if until is None else until - time.monotonic()
+            if remaining is not None and remaining <= 0:
                 break
-            self._ready.wait(left)
-        self._wanted = 1
+            self._ready.wait(remaining)
+        self._wake_at = 1
 
     def _write(self, answer: Answer) -> bytes:
         if answer.unknown:

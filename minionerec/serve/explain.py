@@ -35,13 +35,13 @@ class Node(TypedDict):
     """A branch of the tree.
 
     Attributes:
-        code: Its code, "<a_12>"; None for all branches of a level that are not shown, together.
-        probability: Of all SIDs at and below it, without filters and the lift of new items.
+        code: Code of the branch, "<a_12>"; None for the combined branches of a level that are not shown.
+        probability: Probability of all SIDs at and below it, without filters and the lift of new items.
         allowed: Whether an item at or below it may be listed.
         children: Branches below it, the most probable first; empty without listed items below.
         items: Ids of the items at a leaf, the more popular first.
-        titles: Their titles.
-        branches: Number of branches combined where the code is None.
+        titles: Titles of these items.
+        branches: Number of combined branches, if `code` is None.
     """
 
     code: str | None
@@ -59,16 +59,14 @@ class Reason(TypedDict):
     Attributes:
         kind: "history", "counts" or "vectors".
         item_id: The item of the history.
-        title: Its title.
-        change: Of a "history": the listed item's score with it minus without it; for models that generate SIDs a
+        title: Title of the item.
+        change: For "history": the listed item's score with the item minus without it; for models that generate SIDs a
             difference of log-probabilities.
-        probability: Of a "history": of the listed item's SID, as in the list; None where scores are not probabilities.
-        without: Of a "history": the probability without the item; None likewise.
-        times: Of "counts": training examples with the listed item as target and this one in their history.
-        similarity: Of "vectors": cosine of the two items' vectors, those that the model was given; items without one
-            have no such reason.
-        source: Of "vectors": what they were made of, as the setting `vectors` or `encoder` has it, of a path the last
-            part; "" where that is not known.
+        probability: For "history": probability of the listed item's SID; None if scores are not probabilities.
+        without: For "history": the probability without the item; None if scores are not probabilities.
+        times: For "counts": number of training examples with the listed item as target and this one in the history.
+        similarity: For "vectors": cosine of the two items' given vectors; absent for items without a vector.
+        source: For "vectors": value of the setting `vectors` or `encoder` (for a path, its last part); "" if unknown.
     """
 
     kind: str
@@ -93,8 +91,8 @@ def explain(
         branches: Branches shown per prefix, in addition to those above listed items.
 
     Returns:
-        The tree, the branches of the first level of SIDs, empty where the model has no SIDs; and the reasons, the id of
-        each listed item to its own, newest item of the history first.
+        The tree as branches of the first level of SIDs, empty if the model has no SIDs; and the id of each listed item
+        → its reasons, newest item of the history first.
 
     Raises:
         RequestError: If the request is invalid, with the field.
@@ -116,7 +114,7 @@ def explain(
     if isinstance(ranker, LanguageRanker):
         allowed = Allowed.of_masks([mask], [without], len(items))
         open_items = None if allowed.unrestricted else allowed.row(0)
-        tree = _Growth(ranker, query, indices).tree(items, open_items, branches)
+        tree = _PrefixSearch(ranker, query, indices).tree(items, open_items, branches)
         model = ranker.bundle.model
         if isinstance(model, CatalogueModel):
             counts = _counts(ranker.builder.corpus, sources, indices) if model.pairs is not None else None
@@ -167,32 +165,32 @@ def _about(kind: str, items: CatalogueItems, source: int) -> Reason:
 
 def _counts(corpus: Corpus, sources: Sequence[int], indices: Sequence[int]) -> Counter[tuple[int, int]]:
     """Counts of training examples by (target, history item), for some targets and items."""
-    wanted, found = set(sources), Counter[tuple[int, int]]()
-    rows = np.flatnonzero(np.isin(corpus.train.targets, indices))
+    source_set, counts = set(sources), Counter[tuple[int, int]]()
+    examples = np.flatnonzero(np.isin(corpus.train.targets, indices))
     histories, targets = corpus.train.histories, corpus.train.targets
-    for row in rows.tolist():
-        found.update((int(targets[row]), item) for item in wanted.intersection(histories[row].tolist()))
-    return found
+    for example in examples.tolist():
+        counts.update((int(targets[example]), item) for item in source_set.intersection(histories[example].tolist()))
+    return counts
 
 
 def _similarities(
     ranker: LanguageRanker, model: CatalogueModel, sources: Sequence[int], indices: Sequence[int]
 ) -> np.ndarray:
-    """Cosines of given vectors: float (listed items, items of the history), NaN where an item has none."""
+    """Cosines of given vectors: float (listed items, items of the history), NaN for items without a vector."""
     numbers = ranker.table.sid_numbers
-    one, other = (model.text[torch.from_numpy(numbers[list(each)])].float() for each in (indices, sources))
+    one, other = (model.text[torch.from_numpy(numbers[list(group)])].float() for group in (indices, sources))
     normal = torch.nn.functional.normalize
-    alike = normal(one, dim=1) @ normal(other, dim=1).T
-    there = one.any(dim=1)[:, None] & other.any(dim=1)
-    found: np.ndarray = alike.masked_fill(~there, torch.nan).cpu().numpy()
-    return found
+    cosines = normal(one, dim=1) @ normal(other, dim=1).T
+    present = one.any(dim=1)[:, None] & other.any(dim=1)
+    similarities: np.ndarray = cosines.masked_fill(~present, torch.nan).cpu().numpy()
+    return similarities
 
 
 def vector_source(path: Path | None) -> str:
-    """What the given vectors of a catalogue model were made of; see `Reason`.
+    """Source of the given vectors of a catalogue model, as in `Reason`.
 
     Args:
-        path: The checkpoint; None where it lies nowhere.
+        path: The checkpoint; None for a model without one.
     """
     source = ""
     while path is not None:
@@ -215,18 +213,18 @@ def _add_evidence(
 ) -> None:
     """Append counts and similarities to the reasons of each listed item."""
     for row, index in enumerate(indices):
-        found = reasons[items.ids[index]]
+        item_reasons = reasons[items.ids[index]]
         for column, source in enumerate(sources):
             if counts is not None:
-                found.append({**_about("counts", items, source), "times": counts[index, source]})
+                item_reasons.append({**_about("counts", items, source), "times": counts[index, source]})
             if alike is not None and not np.isnan(alike[row, column]):
                 similarity = float(alike[row, column])
                 about = _about("vectors", items, source)
-                found.append({**about, "similarity": similarity, "source": source_of_vectors})
+                item_reasons.append({**about, "similarity": similarity, "source": source_of_vectors})
 
 
-class _Growth:
-    """The prefixes of some items as expanded by the model's search, with the probabilities of all their children.
+class _PrefixSearch:
+    """Search of the prefixes of given items, with the probabilities of all their children.
 
     Args:
         ranker: The checkpoint.
@@ -234,44 +232,46 @@ class _Growth:
         indices: Item indices.
 
     Attributes:
-        found: Prefix → its children and their log-probabilities.
-        above: Prefixes of the items' SIDs, and the SIDs' own nodes.
+        expanded: Prefix → its children and their log-probabilities.
+        above: Nodes of the items' SIDs and of their prefixes.
     """
 
     def __init__(self, ranker: LanguageRanker, query: Queries, indices: Sequence[int]):
         self.ranker = ranker
-        self.found: dict[int, tuple[list[int], list[float]]] = {}
+        self.expanded: dict[int, tuple[list[int], list[float]]] = {}
         model, (_, prompts, _) = ranker.bundle.model, ranker.prompts(query)
         self.trie = trie = check_search(model, prompts, ranker.trie)
         levels = _prefixes(trie, ranker.table.sid_numbers[list(indices)].tolist())
         self.above = set().union(*levels)
         with torch.no_grad(), evaluating(model):
-            grown = open_branches(ranker.model_after(query, prompts), prompts, trie)
-            hidden, nodes = grown.hidden.unsqueeze(1), [0]
+            opened = open_branches(ranker.model_after(query, prompts), prompts, trie)
+            hidden, nodes = opened.hidden.unsqueeze(1), [0]
             running = torch.zeros(1, 1, device=model.device)
             for depth in range(trie.levels):
                 at = torch.tensor([nodes], device=model.device)
                 children, present = trie.children(at)  # (1, K, W)
                 tokens = trie.tokens(children, depth + 1)
-                steps = grown.scores(hidden, tokens, present, ranker.search.scores)
+                steps = opened.scores(hidden, tokens, present, ranker.search.scores)
                 check_scores(steps)
                 totals = running.unsqueeze(-1) + steps
                 for index, node in enumerate(nodes):
-                    kept = present[0, index]
-                    self.found[node] = children[0, index][kept].tolist(), totals[0, index][kept].tolist()
-                onward = [node for node in sorted(levels[depth]) if trie.first_child[node + 1] > trie.first_child[node]]
-                if depth + 1 == trie.levels or not onward:
+                    exists = present[0, index]
+                    self.expanded[node] = children[0, index][exists].tolist(), totals[0, index][exists].tolist()
+                next_nodes = [
+                    node for node in sorted(levels[depth]) if trie.first_child[node + 1] > trie.first_child[node]
+                ]
+                if depth + 1 == trie.levels or not next_nodes:
                     return
-                parents = [nodes.index(int(trie.parent[node])) for node in onward]
+                parents = [nodes.index(int(trie.parent[node])) for node in next_nodes]
                 offsets = [
-                    node - int(trie.first_child[nodes[index]]) for node, index in zip(onward, parents, strict=True)
+                    node - int(trie.first_child[nodes[index]]) for node, index in zip(next_nodes, parents, strict=True)
                 ]
                 running = totals[:, parents, offsets]
-                slots = torch.tensor([parents], device=model.device) + grown.count - len(nodes)
+                slots = torch.tensor([parents], device=model.device) + opened.count - len(nodes)
                 slots = torch.full_like(slots, -1) if depth == 0 else slots
-                nodes = onward
+                nodes = next_nodes
                 here = torch.tensor([nodes], device=model.device)
-                hidden = grown.run(trie.tokens(here, depth + 1), slots, depth)
+                hidden = opened.run(trie.tokens(here, depth + 1), slots, depth)
 
     def tree(self, items: CatalogueItems, allowed: np.ndarray | None, branches: int) -> list[Node]:
         """The branches of the first level.
@@ -292,7 +292,7 @@ class _Growth:
         self, prefix: int, depth: int, items: CatalogueItems, open_nodes: torch.Tensor | None, branches: int
     ) -> list[Node]:
         """The children of a prefix, the most probable first, and those that are not shown."""
-        ranked = sorted(zip(*self.found[prefix], strict=True), key=lambda child: (-child[1], child[0]))
+        ranked = sorted(zip(*self.expanded[prefix], strict=True), key=lambda child: (-child[1], child[0]))
         others = [node for node, _ in ranked if node not in self.above]
         hidden = set(others[branches:])
         nodes = [
@@ -330,7 +330,7 @@ class _Growth:
             "code": self.ranker.token_text(self.trie, node),
             "probability": probability,
             "allowed": open_nodes is None or bool(open_nodes[node]),
-            "children": self._level(node, depth + 1, items, open_nodes, branches) if node in self.found else [],
+            "children": self._level(node, depth + 1, items, open_nodes, branches) if node in self.expanded else [],
             "items": [items.ids[item] for item in items_here],
             "titles": [items.titles[item] for item in items_here],
         }

@@ -38,7 +38,7 @@ SAFETY = [
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-_SHORTEST_KEY = 8
+_MIN_KEY_LENGTH = 8
 _ABSOLUTE = re.compile(r"(?i:https?)://([^/]+)(/.*)?", re.DOTALL)
 
 
@@ -58,9 +58,9 @@ def read_keys(file: str) -> list[bytes]:
             raise ConfigError(f"api_key_file is {file!r}, which has no key. Write one per line.")
     else:
         keys = [key.encode()] if (key := os.environ.get(KEY_VARIABLE, "").strip()) else []
-    if any(len(key) < _SHORTEST_KEY for key in keys):
+    if any(len(key) < _MIN_KEY_LENGTH for key in keys):
         raise ConfigError(
-            f"an API key has fewer than {_SHORTEST_KEY} characters. Create one with `openssl rand -hex 32`."
+            f"an API key has fewer than {_MIN_KEY_LENGTH} characters. Create one with `openssl rand -hex 32`."
         )
     return keys
 
@@ -100,10 +100,10 @@ def names_server(host: str, names: Collection[str]) -> bool:
 
 
 def in_origin_form(scope: "Scope") -> "Scope":
-    """A call whose target is a whole URL, as one that names a path; its host replaces the header, as HTTP requires.
+    """Convert a call to an absolute URL to one with a path; the URL's host replaces the header, as HTTP requires.
 
     Args:
-        scope: That of an HTTP call; one of another form is returned as it is.
+        scope: Scope of an HTTP call; returned unchanged if the target is a path.
     """
     target = _ABSOLUTE.fullmatch(scope["path"])
     if target is None:

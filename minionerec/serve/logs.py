@@ -11,7 +11,7 @@ from logging.handlers import QueueHandler, QueueListener
 from typing import Any
 
 REQUESTS = "minionerec.serve.requests"
-_WAITING = 10_000  # lines
+_QUEUE_SIZE = 10_000  # lines
 _LAST_SECONDS = 1.0
 
 
@@ -59,10 +59,10 @@ class Writer(QueueListener):
 
     def handle(self, record: logging.LogRecord) -> None:
         """Write one line; without a lock, so that the process can end."""
-        left = f"{record.getMessage()}\n".encode()
+        remaining = f"{record.getMessage()}\n".encode()
         try:
-            while left:
-                left = left[os.write(self._descriptor, left) :]
+            while remaining:
+                remaining = remaining[os.write(self._descriptor, remaining) :]
         except OSError:  # the reader is closed
             return
 
@@ -83,7 +83,7 @@ def log_json_lines(level: str, dropped: Callable[[], None]) -> Writer:
     Returns:
         The writer, which is started; finish it at the end.
     """
-    lines: queue.Queue[Any] = queue.Queue(_WAITING)
+    lines: queue.Queue[Any] = queue.Queue(_QUEUE_SIZE)
     writer = Writer(lines, sys.stderr.fileno() if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY))
     writer.start()
     handler = Lines(lines, dropped)

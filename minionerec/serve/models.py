@@ -30,7 +30,7 @@ class Sources:
 
     Attributes:
         checkpoint: The model.
-        corpus: Its corpus; from the checkpoint's manifest if None.
+        corpus: The corpus; that of the checkpoint's manifest if None.
     """
 
     checkpoint: Path
@@ -195,7 +195,7 @@ def fingerprint(sources: Sources) -> tuple[Any, ...]:
     Raises:
         OSError: If a file cannot be checked.
     """
-    found: list[Any] = []
+    states: list[Any] = []
     for path in sources.paths():
         if path is None:
             continue
@@ -203,11 +203,11 @@ def fingerprint(sources: Sources) -> tuple[Any, ...]:
             is_folder = stat.S_ISDIR(path.stat().st_mode)
             files = [path / "manifest.json", *sorted(path.rglob("*"))] if is_folder else [path]
             for file in files:
-                known = file.stat()
-                found.append((str(file.resolve()), known.st_ino, known.st_mtime_ns, known.st_size))
+                status = file.stat()
+                states.append((str(file.resolve()), status.st_ino, status.st_mtime_ns, status.st_size))
         except (FileNotFoundError, NotADirectoryError):
-            found.append(None)
-    return tuple(found)
+            states.append(None)
+    return tuple(states)
 
 
 def below(root: Path, name: str, field: str) -> Path:

@@ -52,8 +52,8 @@ _NO_MODEL = {"name": "catalogue model", "version": "0123456789ab"}
 def _object(properties: Mapping[str, Schema], required: tuple[str, ...] | None = None) -> Schema:
     """An object with exactly these fields, by default all required."""
     names = list(properties if required is None else required)
-    found: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
-    return found | ({"required": names} if names else {})
+    schema: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
+    return schema | ({"required": names} if names else {})
 
 
 def _ref(name: str) -> Schema:
@@ -67,10 +67,10 @@ def _list(of: Schema, **more: Any) -> Schema:
 def _untitled(schema: Any) -> Any:
     """A schema without the titles that pydantic makes of names."""
     if isinstance(schema, list):
-        return [_untitled(each) for each in schema]
+        return [_untitled(value) for value in schema]
     if not isinstance(schema, dict):
         return schema
-    return {name: _untitled(each) for name, each in schema.items() if name != "title" or not isinstance(each, str)}
+    return {name: _untitled(value) for name, value in schema.items() if name != "title" or not isinstance(value, str)}
 
 
 def schemas(limits: Limits) -> dict[str, Schema]:
@@ -86,11 +86,11 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     hints = get_type_hints(Recommended, include_extras=True)
     recommended = {name: _untitled(TypeAdapter(hint).json_schema()) for name, hint in hints.items()}
     tree = "nodes of the tree of semantic IDs: code, probability, children, ids of the items at a leaf"
-    found = _object({"item_id": _TEXT, "title": _TEXT, "columns": {"type": "object"}})
-    several = {"requests": _list(_ref("Request"), minItems=1, maxItems=limits.max_requests)}
+    item = _object({"item_id": _TEXT, "title": _TEXT, "columns": {"type": "object"}})
+    requests = {"requests": _list(_ref("Request"), minItems=1, maxItems=limits.max_requests)}
     return {
         "Request": _untitled(TypeAdapter(limited(limits)).json_schema()),
-        "Requests": _object(several),
+        "Requests": _object(requests),
         "Recommended": _object(recommended),
         "Model": _object({"name": _TEXT, "version": _TEXT}),
         "List": _object(lists),
@@ -103,7 +103,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
                 **model,
             }
         ),
-        "Items": _object({"items": _list(found), "unknown": unknown}),
+        "Items": _object({"items": _list(item), "unknown": unknown}),
         "Reload": _object({"checkpoint": _TEXT, "corpus": _TEXT, "back": {"type": "boolean"}}, ()),
         "Error": _object({"error": _object({"field": {"type": ["string", "null"]}, "message": _TEXT})}),
     }
@@ -118,8 +118,8 @@ def _gives(description: str, schema: Schema | None = None, kind: str = _JSON, **
 
 
 def _errors(*statuses: int) -> dict[str, Schema]:
-    found = {str(status): _gives(_ERRORS[status], _ref("Error")) for status in statuses}
-    return found | ({"422": _gives(_ERRORS[422], _ref("Error"), wrong=_WRONG)} if 422 in statuses else {})
+    responses = {str(status): _gives(_ERRORS[status], _ref("Error")) for status in statuses}
+    return responses | ({"422": _gives(_ERRORS[422], _ref("Error"), wrong=_WRONG)} if 422 in statuses else {})
 
 
 def operations(served: Served | None) -> dict[tuple[str, str], Schema]:
@@ -287,25 +287,25 @@ def _text(value: Any) -> str:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    found = [f"<h2>{method.upper()} {_text(path)}</h2><p>{_text(operation['summary'])}</p>"]
+    parts = [f"<h2>{method.upper()} {_text(path)}</h2><p>{_text(operation['summary'])}</p>"]
     parameters = operation.get("parameters", [])
     if parameters:
         rows = [
-            f"<tr><td><code>{_text(each['name'])}</code></td><td>{_text(_range(each['schema']))}</td>"
-            f"<td>{_text(each.get('description', ''))}</td></tr>"
-            for each in parameters
+            f"<tr><td><code>{_text(parameter['name'])}</code></td><td>{_text(_range(parameter['schema']))}</td>"
+            f"<td>{_text(parameter.get('description', ''))}</td></tr>"
+            for parameter in parameters
         ]
-        found.append(f"<table>{''.join(rows)}</table>")
+        parts.append(f"<table>{''.join(rows)}</table>")
     if "requestBody" in operation:
-        found.append(_examples("request", operation["requestBody"]["content"]))
+        parts.append(_examples("request", operation["requestBody"]["content"]))
     for status, response in operation["responses"].items():
         if status == "200":
-            found.append(_examples("response", response["content"]))
+            parts.append(_examples("response", response["content"]))
     responses = [
         f"<tr><td><code>{_text(status)}</code></td><td>{_text(response['description'])}</td></tr>"
         for status, response in operation["responses"].items()
     ]
-    return "".join([*found, f"<table>{''.join(responses)}</table>"])
+    return "".join([*parts, f"<table>{''.join(responses)}</table>"])
 
 
 def _examples(word: str, content: dict[str, Any]) -> str:
@@ -318,9 +318,9 @@ def _examples(word: str, content: dict[str, Any]) -> str:
 
 def _fields(schema: dict[str, Any]) -> str:
     rows = [
-        f"<tr><td><code>{_text(name)}</code></td><td>{_text(_range(each))}</td>"
-        f"<td>{_text(each.get('description', ''))}</td></tr>"
-        for name, each in schema.get("properties", {}).items()
+        f"<tr><td><code>{_text(name)}</code></td><td>{_text(_range(field))}</td>"
+        f"<td>{_text(field.get('description', ''))}</td></tr>"
+        for name, field in schema.get("properties", {}).items()
     ]
     return f"<table>{''.join(rows)}</table>"
 
@@ -332,7 +332,7 @@ def _range(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return " or ".join(json.dumps(value) for value in schema["enum"])
     if "anyOf" in schema or "oneOf" in schema:
-        text = " or ".join(dict.fromkeys(_range(each) for each in schema.get("anyOf") or schema["oneOf"]))
+        text = " or ".join(dict.fromkeys(_range(option) for option in schema.get("anyOf") or schema["oneOf"]))
     else:
         kind = schema.get("type", "")
         text = " or ".join(kind) if isinstance(kind, list) else str(kind)

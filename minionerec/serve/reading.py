@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
 _DRAINED = 8  # multiple of the limit that is read and discarded, so that the caller gets the error
-_LONGEST = 512  # characters of an id, and of a column's name and values
-_MOST_CONDITIONS = 32
+_MAX_LENGTH = 512  # characters of an id, and of a column's name and values
+_MAX_CONDITIONS = 32
 _FIELDS = frozenset(Request.names())
-_DIGITS = 18  # of a whole number: what fits into 64 bits
+_DIGITS = 18  # maximum digits of a whole number, which fit into 64 bits
 
 
 class Refusal(Exception):
@@ -65,14 +65,14 @@ class Refusal(Exception):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The headers of the response."""
-        found = [(b"content-type", b"application/json")]
+        headers = [(b"content-type", b"application/json")]
         if self.retry_after is not None:
-            found.append((b"retry-after", str(self.retry_after).encode()))
+            headers.append((b"retry-after", str(self.retry_after).encode()))
         if self.status == 401:
-            found.append((b"www-authenticate", b"Bearer"))
+            headers.append((b"www-authenticate", b"Bearer"))
         if self.close:
-            found.append((b"connection", b"close"))
-        return found
+            headers.append((b"connection", b"close"))
+        return headers
 
 
 async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", limits: Limits) -> bytes:
@@ -97,17 +97,17 @@ async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", 
     if kind.partition(b";")[0].strip().lower() != b"application/json":
         # A page of another site can send other types from a browser without a preflight, but not this one.
         raise Refusal(415, "Content-Type must be application/json.", close=True)
-    most = limits.max_body_bytes
-    if len(length) > 18 or int(length or b"0") > most * _DRAINED:
-        raise _too_large(most)
+    limit = limits.max_body_bytes
+    if len(length) > 18 or int(length or b"0") > limit * _DRAINED:
+        raise _too_large(limit)
     try:
         async with asyncio.timeout(limits.timeout_s):
-            return await _read(receive, most)
+            return await _read(receive, limit)
     except TimeoutError:
         raise Refusal(408, "timeout while receiving the body.", close=True) from None
 
 
-async def _read(receive: "Receive", most: int) -> bytes:
+async def _read(receive: "Receive", limit: int) -> bytes:
     from starlette.requests import ClientDisconnect
 
     body = b""
@@ -119,22 +119,22 @@ async def _read(receive: "Receive", most: int) -> bytes:
             raise ClientDisconnect
         piece = message.get("body", b"")
         size += len(piece)
-        if size > most:
+        if size > limit:
             pieces = []
-            if size > most * _DRAINED:
-                raise _too_large(most)
+            if size > limit * _DRAINED:
+                raise _too_large(limit)
         else:
             pieces.append(piece)
         if not message.get("more_body", False):
             break
-    if size > most:
-        raise _too_large(most)
+    if size > limit:
+        raise _too_large(limit)
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     return bytes(body)
 
 
-def _too_large(most: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {most:,} bytes.", close=True)
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {limit:,} bytes.", close=True)
 
 
 def read_json(body: bytes) -> Any:
@@ -162,14 +162,14 @@ def read_json(body: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
                 raise Refusal(400, "is given twice; give it once.", name_shown(name))
             seen.add(name)
-    return found
+    return content
 
 
 def _constant(word: str) -> NoReturn:
@@ -206,12 +206,12 @@ def limited(limits: Limits) -> type[Request]:
     """`Request` of a server: the same fields, from JSON, within its limits."""
     item_id: Any = Annotated[
         str,
-        Field(min_length=1, max_length=_LONGEST),
-        expected(f"an item id: a text of 1 to {_LONGEST} characters, in quotes"),
+        Field(min_length=1, max_length=_MAX_LENGTH),
+        expected(f"an item id: a text of 1 to {_MAX_LENGTH} characters, in quotes"),
     ]
-    text: Any = Annotated[str, Field(max_length=_LONGEST)]
+    text: Any = Annotated[str, Field(max_length=_MAX_LENGTH)]
     value: Any = Annotated[
-        bool | int | float | text, expected(f"true, false, a number or a text of at most {_LONGEST} characters")
+        bool | int | float | text, expected(f"true, false, a number or a text of at most {_MAX_LENGTH} characters")
     ]
     bound: Any = Annotated[Literal["at_least", "at_most"], expected("at_least, at_most")]
     bounds: Any = Annotated[dict[bound, Annotated[int | float, expected("a number")]], Field(min_length=1)]
@@ -228,14 +228,14 @@ def limited(limits: Limits) -> type[Request]:
         "k": Annotated[int, Field(ge=1, le=limits.max_k), expected(f"a whole number from 1 to {limits.max_k}")],
         "only": Annotated[Collection[str], list_of(item_id, limits.max_list)] | None,
         "without": Annotated[Collection[str], list_of(item_id, limits.max_list)],
-        "where": Annotated[columns, Field(max_length=_MOST_CONDITIONS)] | None,
+        "where": Annotated[columns, Field(max_length=_MAX_CONDITIONS)] | None,
         "times": Annotated[Collection[Any], list_of(Time | None, limits.max_history)] | None,
-        "columns": Annotated[Collection[str], list_of(name, _MOST_CONDITIONS)],
-        "boost": Annotated[dict[name, factors], Field(max_length=_MOST_CONDITIONS)] | None,
-        "at_most": Annotated[dict[name, Most], Field(max_length=_MOST_CONDITIONS)] | None,
+        "columns": Annotated[Collection[str], list_of(name, _MAX_CONDITIONS)],
+        "boost": Annotated[dict[name, factors], Field(max_length=_MAX_CONDITIONS)] | None,
+        "at_most": Annotated[dict[name, Most], Field(max_length=_MAX_CONDITIONS)] | None,
     }
-    own = cast(Any, Request).__pydantic_fields__
-    body = {name: Field(default=own[name].default, description=own[name].description) for name in narrower}
+    fields = cast(Any, Request).__pydantic_fields__
+    body = {name: Field(default=fields[name].default, description=fields[name].description) for name in narrower}
     body["k"].default = min(10, limits.max_k)
     body |= {"__annotations__": narrower, "__doc__": "One request.", "shown": staticmethod(shown)}
     return cast(type[Request], model(frozen=True, config=STRICT)(type("Request", (Request,), body)))

@@ -154,7 +154,7 @@ class Reloader:
     async def _look(self) -> Any:
         """One check of the files; None if it fails, which is logged once."""
         try:
-            found = await asyncio.to_thread(self._fingerprint, self.sources)
+            state = await asyncio.to_thread(self._fingerprint, self.sources)
         except OSError as error:
             self._metrics.failed_looks.inc()
             if not self._blind:
@@ -164,7 +164,7 @@ class Reloader:
         if self._blind:
             logger.info("the model's files can be checked again")
         self._blind = False
-        return found
+        return state
 
     def close(self) -> None:
         """Stop the thread."""

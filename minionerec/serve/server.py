@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-# The application: routes on Starlette within the guard; the page and its files.
-
 PAGE = Path(__file__).parent / "page"
 INDEX = "index.html"
 _TYPES = {
@@ -59,12 +57,12 @@ StaticFile = tuple[bytes, str, str]
 
 def read_files() -> dict[str, StaticFile]:
     """Files of known types of the page, by name; none without its folder."""
-    found = {}
+    files = {}
     for path in sorted(PAGE.iterdir()) if PAGE.is_dir() else []:
         if path.is_file() and path.suffix in _TYPES:
             content = path.read_bytes()
-            found[path.name] = content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return found
+            files[path.name] = content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    return files
 
 
 def create_app(
@@ -77,7 +75,7 @@ def create_app(
     Args:
         service: Its parts.
         crowded: Whether more connections are open than allowed.
-        begun: A coroutine that runs along with the event loop.
+        begun: Coroutine function that is run at startup, concurrently with the server.
     """
     from starlette.applications import Starlette
     from starlette.middleware.cors import CORSMiddleware
@@ -87,10 +85,10 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: "Starlette") -> AsyncIterator[None]:
         service.batcher.start()
-        beside = asyncio.ensure_future(begun()) if begun else None
+        startup = asyncio.ensure_future(begun()) if begun else None
         yield
-        if beside is not None:
-            beside.cancel()
+        if startup is not None:
+            startup.cancel()
         await asyncio.to_thread(service.batcher.stop)
         service.reloader.close()
 
@@ -115,7 +113,7 @@ def create_app(
     )
     if not service.origins:
         return guard
-    return CORSMiddleware(  # around the guard: a browser's question before a call carries no key
+    return CORSMiddleware(  # outside of the guard, since a browser's preflight request carries no key
         guard,
         allow_origins=service.origins,
         allow_methods=["GET", "POST"],
@@ -125,7 +123,7 @@ def create_app(
 
 
 def _wrong_method(call: "Request", error: Exception) -> "Response":
-    """The answer to a method that a path has not; `Allow` names those that it has, as HTTP requires."""
+    """The response to a method that a path does not support, with the header `Allow`, as HTTP requires."""
     answer = _refused(Refusal(405, f"method {call.method[:20]} is not allowed for this path."))
     answer.headers.update(getattr(error, "headers", None) or {})
     return answer
@@ -220,14 +218,16 @@ def bind(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)  # asyncio sends at once (TCP_NODELAY) where it knows the protocol
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        listening = socket.socket(
+            family, kind, protocol
+        )  # asyncio sends at once (TCP_NODELAY) where it knows the protocol
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host}:{port} ({error.strerror}). Give another --host or --port (0: any free one)."
         ) from None
-    return found
+    return listening
 
 
 def address_of(listening: socket.socket) -> str:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
 
-_MOST_SEARCHES = 8
-_MOST_FOUND = 100
-_LONGEST_QUERY = 200
+_MAX_SEARCHES = 8
+_MAX_ITEMS = 100
+_MAX_QUERY_LENGTH = 200
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Service:
     hosts: Sequence[str] = ("*",)
     origins: Sequence[str] = ()
     connections: int = 1000
-    _searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_SEARCHES))
+    _searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_SEARCHES))
 
     async def recommend(self, call: "Call") -> tuple[int, bytes]:
         """`POST /v1/recommend`."""
@@ -98,14 +98,14 @@ class Service:
         if ids:
             indices = [items.index(item_id) for item_id in ids]
             unknown = [item_id for item_id, index in zip(ids, indices, strict=True) if index is None]
-            found = [index for index in indices if index is not None]
-            return 200, to_json({"items": described(items, found), "unknown": unknown})
+            matches = [index for index in indices if index is not None]
+            return 200, to_json({"items": described(items, matches), "unknown": unknown})
         if self._searches.locked():
             self.metrics.refused.labels("queue").inc()
             raise Refusal(503, "too many searches at once; try again later.", retry_after=1)
         async with self._searches:
-            found = await asyncio.to_thread(items.search, query, limit)
-        return 200, to_json({"items": described(items, found), "unknown": []})
+            matches = await asyncio.to_thread(items.search, query, limit)
+        return 200, to_json({"items": described(items, matches), "unknown": []})
 
     async def model(self, call: "Call") -> tuple[int, bytes]:
         """`GET /v1/model`."""
@@ -169,17 +169,19 @@ class Service:
         from starlette.requests import ClientDisconnect
 
         job = self.batcher.submit(requests, work)
-        gone = asyncio.ensure_future(call.receive())  # after the body, only a disconnect follows
+        disconnected = asyncio.ensure_future(call.receive())  # after the body, only a disconnect follows
         try:
-            await asyncio.wait((job.future, gone), timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (job.future, disconnected), timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if job.future.done():
                 return job.future.result()
-            if gone.done():
+            if disconnected.done():
                 raise ClientDisconnect
             self.metrics.refused.labels("time").inc()
             raise Refusal(504, f"no answer within {self.limits.timeout_s:g} seconds; try again later.")
         finally:
-            gone.cancel()
+            disconnected.cancel()
             job.future.cancel()
 
     def _as_refusal(self, error: Exception, prefix: str = "") -> Exception:
@@ -201,18 +203,18 @@ def _read_search(given: Sequence[tuple[str, str]]) -> tuple[str, list[str], int]
     for name, value in given:
         if name == "query":
             query = value
-            if len(query) > _LONGEST_QUERY:
-                raise Refusal(422, f"has {len(query)} characters; at most {_LONGEST_QUERY} are allowed.", "query")
+            if len(query) > _MAX_QUERY_LENGTH:
+                raise Refusal(422, f"has {len(query)} characters; at most {_MAX_QUERY_LENGTH} are allowed.", "query")
         elif name == "ids":
             ids.append(value)
         elif name == "limit":
-            if not (value.isascii() and value.isdigit() and len(value) < 6 and 1 <= int(value) <= _MOST_FOUND):
-                raise Refusal(422, f"is {shown(value)}; expected a whole number from 1 to {_MOST_FOUND}.", "limit")
+            if not (value.isascii() and value.isdigit() and len(value) < 6 and 1 <= int(value) <= _MAX_ITEMS):
+                raise Refusal(422, f"is {shown(value)}; expected a whole number from 1 to {_MAX_ITEMS}.", "limit")
             limit = int(value)
         else:
             raise Refusal(422, "is unknown; expected query, ids or limit.", name_shown(name))
     if ids and query:
         raise Refusal(422, "are given together with a query; give one of them.", "ids")
-    if len(ids) > _MOST_FOUND:
-        raise Refusal(422, f"has {len(ids)} ids; at most {_MOST_FOUND} are allowed.", "ids")
+    if len(ids) > _MAX_ITEMS:
+        raise Refusal(422, f"has {len(ids)} ids; at most {_MAX_ITEMS} are allowed.", "ids")
     return query, ids, limit

@@ -8,7 +8,7 @@ from typing import Any
 from minionerec.recommend.items import CHOICE, NUMBER, CatalogueItems, Column
 from minionerec.recommend.requests import Answer
 
-_MOST_CHOICES = 200
+_MAX_CHOICES = 200
 
 
 def to_json(value: Any) -> bytes:
@@ -62,8 +62,8 @@ def filters(items: CatalogueItems) -> list[dict[str, Any]]:
     """The columns for filters.
 
     Returns:
-        For each column its name and kind: a "switch" (true or false), a "number" with the least and the most, or a
-        "choice" with its values in order; of more than 200 the first, with the number of the others as `more`.
+        Name and kind of each column: a "switch" (true or false), a "number" with its range, or a "choice" with at most
+        200 values in order, and the number of the others as `more`.
     """
     return [{"column": name, "kind": column.kind, **_range(column)} for name, column in items.columns.items()]
 
@@ -74,5 +74,5 @@ def _range(column: Column) -> dict[str, Any]:
         return {"least": known.min().item(), "most": known.max().item()} if len(known) else {}
     if column.kind == CHOICE:
         values = column.choices
-        return {"values": values[:_MOST_CHOICES], "more": max(len(values) - _MOST_CHOICES, 0)}
+        return {"values": values[:_MAX_CHOICES], "more": max(len(values) - _MAX_CHOICES, 0)}
     return {}

@@ -16,26 +16,26 @@ from minionerec.sid.table import by_column, group_sizes, prefix_span, row_keys
 # Codes for items that are encoded together: entropic optimal transport by Sinkhorn's iterations.
 
 EPSILON = 0.003
-"""Weight of the entropy, as a share of half the spread of costs: LC-Rec's."""
+"""Weight of the entropy relative to half the range of costs, as in LC-Rec."""
 
 ITERATIONS = 50
-"""Rescalings of rows and columns: LC-Rec's."""
+"""Iterations that rescale rows and columns, as in LC-Rec."""
 
 
 def transport_plan(costs: np.ndarray, epsilon: float = EPSILON, iterations: int = ITERATIONS) -> np.ndarray:
-    """How much of each item goes to each code, if every code is to get the same.
+    """Optimal transport plan from items to codes with equal total weight per code.
 
-    Sinkhorn's iterations (Cuturi, "Sinkhorn distances", 2013) for the plan of least cost less epsilon times entropy,
-    with costs centred and scaled to [-1, 1] as in LC-Rec (Zheng et al., "Adapting large language models by integrating
+    Sinkhorn's iterations (Cuturi, "Sinkhorn distances", 2013) minimise cost minus epsilon times entropy, with costs
+    centred and scaled to [-1, 1] as in LC-Rec (Zheng et al., "Adapting large language models by integrating
     collaborative semantics for recommendation", 2023): rows to 1 / B, then columns to 1 / K, in double precision.
 
     Args:
         costs: float (B, K), cost of each item at each code.
-        epsilon: Weight of the entropy; 0.003 is about the least at which nothing underflows.
-        iterations: How often rows and columns are rescaled; at least 1.
+        epsilon: Weight of the entropy; values much below 0.003 underflow.
+        iterations: Number of iterations; at least 1.
 
     Returns:
-        float64 (B, K): columns sum to 1 / K, rows to nearly 1 / B.
+        float64 (B, K); columns sum to 1 / K, rows approximately to 1 / B.
 
     Example:
         >>> transport_plan(np.array([[0.0, 1.0], [0.2, 0.8]])).round(3).tolist()
@@ -52,13 +52,16 @@ def transport_plan(costs: np.ndarray, epsilon: float = EPSILON, iterations: int 
 
 
 def encode_together(costs: np.ndarray) -> np.ndarray:
-    """The code that gets most of each item under `transport_plan`, ties to the lower code: int64 (B,).
+    """Assign each item the code with its largest weight in `transport_plan`.
 
-    Where items are far fewer than codes, the rule that every code is to get the same determines which codes are nearer
-    to one item than to the others, not which is the nearest: items are distinguished at a high cost in distance.
+    With far fewer items than codes, equal weight per code favours codes that are nearer to one item than to the others
+    over the nearest code: items get different codes at a high cost in distance.
 
     Args:
         costs: float (B, K), cost of each item at each code.
+
+    Returns:
+        int64 (B,); ties go to the lower code.
 
     Example:
         >>> encode_together(np.array([[0.1, 0.2, 5.0], [0.1, 0.3, 5.0]])).tolist()
@@ -69,9 +72,9 @@ def encode_together(costs: np.ndarray) -> np.ndarray:
 
 
 METHODS = ("keep", "relocate", "sinkhorn", "extra_token", "extra_token_all")
-_ROWS = 1 << 14  # vectors at once
+_BLOCK = 1 << 14  # vectors read at once
 ROUNDS = 20
-"""Most rounds of "sinkhorn": LC-Rec's."""
+"""Maximum rounds of "sinkhorn", as in LC-Rec."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,13 @@ class CollisionCounts:
     Attributes:
         items: Number of items, N.
         unique: Number of distinct SIDs.
-        groups: SIDs that two or more items share.
-        identified_items: Items that their SID alone names: no other item shares it.
+        groups: Number of SIDs that two or more items share.
+        identified_items: Items whose SID no other item has.
         sharing_items: Items that share their SID with another item, N - identified_items.
-        sharing_rate: sharing_items / N: the share of items that an SID alone does not name.
-        surplus_rate: (N - unique) / N: the share of items that would have to move for all to be unique.
-        largest_bucket: Most items that share one SID; 1 where all are unique.
-        used_codes: Per level, the number of distinct codes in use.
+        sharing_rate: sharing_items / N.
+        surplus_rate: (N - unique) / N: the share of items that would have to move for all SIDs to be unique.
+        largest_bucket: Largest number of items with one SID; 1 if all are unique.
+        used_codes: Number of distinct codes in use, per level.
     """
 
     items: int
@@ -103,13 +106,13 @@ class CollisionCounts:
 
 @dataclass(frozen=True)
 class Resolution:
-    """How collisions were resolved, as `report.json` has it.
+    """Result of resolving collisions, as in `report.json`.
 
     Attributes:
         method: Name of the method.
-        moved: Items whose SID changed.
-        distance_paid: Sum over moved items of the squared distance between vector and reconstruction, after less
-            before; 0 where nothing moves in space; None where no vectors were given.
+        moved: Number of items whose SID changed.
+        distance_paid: Increase of the squared distance between vector and reconstruction, summed over moved items;
+            None without vectors.
         before: Counts of the codes as given.
         after: Counts of the codes as returned.
     """
@@ -152,40 +155,40 @@ def count_collisions(codes: np.ndarray) -> CollisionCounts:
 
 def _groups(codes: np.ndarray) -> dict[tuple[int, ...], list[int]]:
     """Item indices of each SID, ascending, in order of each SID's first item."""
-    found: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    items_of: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for item, sid in enumerate(map(tuple, codes.tolist())):
-        found[sid].append(item)
-    return found
+        items_of[sid].append(item)
+    return items_of
 
 
-def _extra_token(codes: np.ndarray, taken: np.ndarray, everyone: bool) -> np.ndarray:
+def _extra_token(codes: np.ndarray, taken: np.ndarray, always: bool) -> np.ndarray:
     """Append a level that numbers the members of each colliding group in item order; -1 for all other items.
 
-    Numbers begin at 0, or after those of the SIDs already taken. With `everyone` an item that is alone has number 0
-    (Rajput et al., "Recommender Systems with Generative Retrieval", 2023), so that all SIDs grow by one code.
+    Numbers start at 0, or after those of `taken`. With `always`, items without a collision get number 0 (Rajput et al.,
+    "Recommender Systems with Generative Retrieval", 2023), so all SIDs grow by one code.
     """
     levels = codes.shape[1]
     groups, group = np.unique(row_keys(np.vstack([taken[:, :levels], codes])), return_inverse=True)
-    others, own = np.split(group.reshape(-1), [len(taken)])
+    others, item_group = np.split(group.reshape(-1), [len(taken)])
     first_free = np.full(len(groups), -1, dtype=np.int64)  # -1 where no other item has the SID
     np.maximum.at(first_free, others, taken[:, levels:].max(axis=1, initial=-1) + 1)
-    sizes = np.bincount(own, minlength=len(groups))
-    numbered = (sizes[own] > 1) | (first_free[own] >= 0) | everyone  # (N,)
+    sizes = np.bincount(item_group, minlength=len(groups))
+    numbered = (sizes[item_group] > 1) | (first_free[item_group] >= 0) | always  # (N,)
     if (codes[numbered] < 0).any():
         raise DataError("an extra token needs SIDs of one length; these differ in length. Take collisions: keep.")
     if not numbered.any():
         return codes
-    order = np.argsort(own, kind="stable")
+    order = np.argsort(item_group, kind="stable")
     rank = np.empty(len(codes), dtype=np.int64)
-    rank[order] = np.arange(len(codes)) - (np.cumsum(sizes) - sizes)[own[order]]
-    numbers = np.where(numbered, rank + np.maximum(first_free[own], 0), -1)
+    rank[order] = np.arange(len(codes)) - (np.cumsum(sizes) - sizes)[item_group[order]]
+    numbers = np.where(numbered, rank + np.maximum(first_free[item_group], 0), -1)
     return np.hstack([codes, numbers.astype(np.int32)[:, None]])
 
 
 def _space(
     method: str, codes: np.ndarray, vectors: VectorRows | None, codebooks: Sequence[np.ndarray] | None
 ) -> tuple[VectorRows, Sequence[np.ndarray]]:
-    """Vectors and codebooks, of which the codes must be full rows."""
+    """Check that vectors and codebooks are given and fit the codes, and return them."""
     if vectors is None or codebooks is None:
         raise DataError(f"{method} needs the item vectors and the codebooks. Take collisions: keep or extra_token.")
     sizes = [len(codebook) for codebook in codebooks]
@@ -197,27 +200,26 @@ def _space(
 def _sinkhorn(codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], taken: np.ndarray) -> np.ndarray:
     """Encode the members of each group together at the last level, in rounds, until nothing changes (LC-Rec).
 
-    Unlike there, a group is assigned codes that no other item has under its prefix, so that no round adds a
-    collision.
+    Unlike LC-Rec, a group gets only codes that no other item has under its prefix, so no round adds a collision.
     """
     if not isinstance(vectors, np.ndarray):
         raise DataError("sinkhorn needs all item vectors in memory. Take collisions: relocate or extra_token.")
     codes, last = codes.copy(), codebooks[-1]
-    left = vectors - reconstruct(codes, codebooks) + last[codes[:, -1]]  # (N, D), the residuals of the last level
-    squares = (left * left).sum(axis=1, keepdims=True)
+    residuals = vectors - reconstruct(codes, codebooks) + last[codes[:, -1]]  # (N, D), the residuals of the last level
+    squares = (residuals * residuals).sum(axis=1, keepdims=True)
     others = [tuple(row[: len(codebooks)]) for row in taken.tolist()]
     for _ in progress(range(ROUNDS), "resolving collisions", unit="rounds"):
         before = codes.copy()
-        held = Counter([*others, *map(tuple, codes.tolist())])
+        item_counts = Counter([*others, *map(tuple, codes.tolist())])
         for sid, items in _groups(before).items():
-            if held[sid] == 1:
+            if item_counts[sid] == 1:
                 continue
-            held[sid] -= len(items)
-            free = np.flatnonzero([not held[(*sid[:-1], code)] for code in range(len(last))])
+            item_counts[sid] -= len(items)
+            free = np.flatnonzero([not item_counts[(*sid[:-1], code)] for code in range(len(last))])
             if len(free):
-                costs = squares[items] + distances(left[items], last[free])
+                costs = squares[items] + distances(residuals[items], last[free])
                 codes[items, -1] = free[encode_together(costs)]
-            held.update(map(tuple, codes[items].tolist()))
+            item_counts.update(map(tuple, codes[items].tolist()))
         if (codes == before).all():
             break
     return codes
@@ -240,21 +242,21 @@ def resolve_collisions(
             the nearest free code at the last level under the same prefix (higher up only where a prefix holds more
             items than free codes); "sinkhorn" encodes the members of each group together at the last level, whose codes
             they share by entropic optimal transport, and keeps the remaining collisions; "extra_token" adds a level
-            that numbers the members of each group, so that SIDs differ in length; "extra_token_all" adds it to all.
-        vectors: float32 (N, D), from which the codes were made; needed by "relocate" and "sinkhorn". They may lie in a
-            file; but "sinkhorn" needs an array.
-        codebooks: Per level float32 (C_l, D); needed by "relocate" and "sinkhorn".
-        taken: int (P, L or more), SIDs of other items, which stay as they are; none if None.
-        left: float32 (N,), squared distance of each item to its reconstruction, where that is known already.
+            that numbers the members of each group, so that SIDs differ in length; "extra_token_all" adds the level to
+            all items.
+        vectors: float32 (N, D), the vectors that were quantised; required by "relocate" and "sinkhorn". "sinkhorn"
+            needs an array, not a file.
+        codebooks: Per level float32 (C_l, D); required by "relocate" and "sinkhorn".
+        taken: int (P, L or more), SIDs of other items, which do not change; none if None.
+        left: float32 (N,), squared distance of each item to its reconstruction; computed if None.
 
     Returns:
-        The new codes, int32 (N, L), or (N, L + 1) where an extra token was added, -1 where an item has no code at the
-        end; and how they were made, with the counts before and after of these N items and the P others.
+        The new codes, int32 (N, L), or (N, L + 1) with an extra token, -1 at the end of shorter SIDs; and a summary
+        whose counts include the P other items.
 
     Raises:
         ConfigError: If the method is unknown.
-        DataError: If "relocate" or "sinkhorn" lacks vectors or codebooks, or there are fewer SIDs than items for
-            "relocate".
+        DataError: If "relocate" or "sinkhorn" lacks vectors or codebooks, or "relocate" has fewer SIDs than items.
     """
     if method not in METHODS:
         raise ConfigError(f"unknown way to resolve collisions {method!r}; known: {', '.join(METHODS)}.")
@@ -268,27 +270,27 @@ def resolve_collisions(
     elif method == "sinkhorn":
         resolved = _sinkhorn(codes, *_space(method, codes, vectors, codebooks), others)
     else:
-        resolved = _extra_token(codes, others, everyone=method == "extra_token_all")
+        resolved = _extra_token(codes, others, always=method == "extra_token_all")
     changed = (resolved[:, :width] != codes).any(axis=1) | (resolved[:, width:] >= 0).any(axis=1)  # (N,)
-    paid = None
+    increase = None
     if vectors is not None and codebooks is not None:
-        paid = _paid(vectors, codebooks, np.flatnonzero(changed), codes, resolved)
+        increase = _distance_increase(vectors, codebooks, np.flatnonzero(changed), codes, resolved)
     count_before, count_after = (count_collisions(stack_codes(others, table)) for table in (codes, resolved))
-    return resolved, Resolution(method, int(changed.sum()), paid, count_before, count_after)
+    return resolved, Resolution(method, int(changed.sum()), increase, count_before, count_after)
 
 
-def _paid(
+def _distance_increase(
     vectors: VectorRows, codebooks: Sequence[np.ndarray], moved: np.ndarray, codes: np.ndarray, resolved: np.ndarray
 ) -> float:
-    """Squared distance of the items that moved to their reconstructions, after less before."""
-    paid = 0.0
-    for start in range(0, len(moved), _ROWS):
-        items = moved[start : start + _ROWS]
+    """Increase of the squared distance to the reconstruction, summed over moved items."""
+    increase = 0.0
+    for start in range(0, len(moved), _BLOCK):
+        items = moved[start : start + _BLOCK]
         points = vectors[items]
         tables = (reconstruct(table[items], codebooks).astype(np.float64) for table in (codes, resolved))
         before, after = (((points - table) ** 2).sum() for table in tables)
-        paid += float(after - before)
-    return paid
+        increase += float(after - before)
+    return increase
 
 
 def stack_codes(*tables: np.ndarray) -> np.ndarray:
@@ -303,13 +305,13 @@ def stack_codes(*tables: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.vstack(wide), dtype=np.int32)
 
 
-# Resolving shared SIDs: to the nearest free code, by arrays and by prefixes, whatever their number.
+# Resolving shared SIDs: to the nearest free code, in time that does not depend on the number of SIDs.
 
 FEW = 1 << 14
-"""Items that move are so few that their distances are sums of squared differences; those of more are products."""
+"""Up to this many moving items, distances are sums of squared differences; for more they are matrix products."""
 ORDERS_BYTES = 1 << 30
-"""Bytes of the orders in which items would take the codes of the last level: so many are made at once."""
-_MOST = 2**62
+"""Bytes of a block of code orders (the codes of the last level by distance, per moving item)."""
+_MAX_COUNT = 2**62
 
 
 def _relocate(
@@ -322,15 +324,14 @@ def _relocate(
     """Move all items of an SID but one to the nearest free code.
 
     The member nearest to its reconstruction stays (ties: lower index), unless the SID is taken. The others move in
-    order of that distance (ties: lower index), each at the deepest level under whose prefix there is room: mostly the
-    last level. From there down, each level takes the code nearest to the residual that still has room below it.
+    order of that distance (ties: lower index), each below its longest prefix with room, mostly at the last level. From
+    there down, each level takes the code nearest to the residual among those with room.
 
         prefix (a, b) with room     ->  (a, b, nearest free c)
         (a, b) full, (a,) with room ->  (a, nearest b' with room, nearest free c)
         (a,) full                   ->  (nearest a' with room, ...)
 
-    Of the vectors only those of items in full groups are read, in blocks and in their order, and once more, one by
-    one, those that find their prefix full.
+    Only vectors of items in full groups are read, in blocks in file order; an item whose prefix is full is read again.
 
     Raises:
         DataError: If there are fewer free SIDs than items.
@@ -341,16 +342,16 @@ def _relocate(
         row_keys(np.vstack([others, codes])), return_index=True, return_inverse=True
     )  # (G,), (G,), (P + N,)
     group = group.reshape(-1)
-    held = np.minimum(np.bincount(group[: len(others)], minlength=len(keys)), 1)  # (G,), items assigned
-    _check_room(len(codes), sizes, int(held.sum()))
-    own = group[len(others) :]
-    staying = np.minimum(np.bincount(own, minlength=len(keys)), 1 - held)
-    movers, distance = _movers(codes, vectors, codebooks, own, staying, left)
-    held += staying
-    positions = _FreeCodes(np.vstack([others, codes])[first], held, sizes)
-    del keys, first, group, own, staying
+    item_counts = np.minimum(np.bincount(group[: len(others)], minlength=len(keys)), 1)  # (G,), items assigned
+    _check_room(len(codes), sizes, int(item_counts.sum()))
+    item_group = group[len(others) :]
+    staying = np.minimum(np.bincount(item_group, minlength=len(keys)), 1 - item_counts)
+    movers, distance = _movers(codes, vectors, codebooks, item_group, staying, left)
+    item_counts += staying
+    free_codes = _FreeCodes(np.vstack([others, codes])[first], item_counts, sizes)
+    del keys, first, group, item_group, staying
     order = np.argsort(distance, kind="stable")  # movers ascend, so that ties go to the lower item
-    return _moved(codes, vectors, codebooks, positions, movers[order])
+    return _assign(codes, vectors, codebooks, free_codes, movers[order])
 
 
 def _check_room(items: int, sizes: Sequence[int], taken: int) -> None:
@@ -373,50 +374,50 @@ def _movers(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Items that must move, ascending, int64 (M,), and their distances, float32 (M,)."""
     full = np.bincount(group, minlength=len(staying)) > staying
-    crowd = np.flatnonzero(full[group])
+    candidates = np.flatnonzero(full[group])
     if left is None:
-        distance = np.empty(len(crowd), dtype=np.float32)
-        for part in _parts(len(crowd)):
-            items = crowd[part]
+        distance = np.empty(len(candidates), dtype=np.float32)
+        for part in _parts(len(candidates)):
+            items = candidates[part]
             distance[part] = ((vectors[items] - reconstruct(codes[items], codebooks)) ** 2).sum(axis=1)
     else:
-        distance = left[crowd]
-    groups = group[crowd]
+        distance = left[candidates]
+    groups = group[candidates]
     order = np.lexsort((distance, groups))  # stable: of equal distances the lower item first
     sizes = np.bincount(groups, minlength=len(staying))
-    rank = np.arange(len(crowd)) - (np.cumsum(sizes) - sizes)[groups[order]]
+    rank = np.arange(len(candidates)) - (np.cumsum(sizes) - sizes)[groups[order]]
     moving = np.sort(order[rank >= staying[groups[order]]])
-    return crowd[moving], distance[moving]
+    return candidates[moving], distance[moving]
 
 
-def _parts(size: int, rows: int = _ROWS) -> Iterator[slice]:
-    return (slice(start, min(start + rows, size)) for start in range(0, size, rows))
+def _parts(size: int, block: int = _BLOCK) -> Iterator[slice]:
+    return (slice(start, min(start + block, size)) for start in range(0, size, block))
 
 
 class _FreeCodes:
-    """Free leaves of the trie of codes, counted under every prefix visited.
+    """Free leaves of the trie of codes, counted for prefixes as they are visited.
 
     Args:
-        rows: int32 (G, L), SIDs in order.
-        held: int64 (G,), items assigned there.
+        sids: int32 (G, L), distinct SIDs in lexicographic order.
+        item_counts: int64 (G,), items assigned to each SID.
         sizes: Codes per level.
     """
 
-    def __init__(self, rows: np.ndarray, held: np.ndarray, sizes: Sequence[int]):
-        self.columns, self.held, self.sizes = by_column(rows), held, sizes
+    def __init__(self, sids: np.ndarray, item_counts: np.ndarray, sizes: Sequence[int]):
+        self.columns, self.item_counts, self.sizes = by_column(sids), item_counts, sizes
         below = [int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(len(sizes) + 1)]
-        self.room = [min(number, _MOST) for number in below]  # SIDs under a prefix of each length
+        self.room = [min(number, _MAX_COUNT) for number in below]  # SIDs under a prefix of each length
         self._under: dict[tuple[int, ...], np.ndarray] = {}
 
     def under(self, prefix: tuple[int, ...]) -> np.ndarray:
-        """Items assigned under each next code after a prefix of length 0 to L - 1: int64 (C,)."""
-        found = self._under.get(prefix)
-        if found is None:
+        """Number of items assigned under each next code after a prefix of length 0 to L - 1: int64 (C,)."""
+        counts = self._under.get(prefix)
+        if counts is None:
             span = slice(*prefix_span(self.columns, prefix))
             column = self.columns[len(prefix)][span]
-            counts = np.bincount(column, weights=self.held[span], minlength=self.sizes[len(prefix)])
-            found = self._under[prefix] = counts.astype(np.int64)
-        return found
+            weighted = np.bincount(column, weights=self.item_counts[span], minlength=self.sizes[len(prefix)])
+            counts = self._under[prefix] = weighted.astype(np.int64)
+        return counts
 
     def full(self, prefix: tuple[int, ...]) -> bool:
         """Whether no more items can be assigned under a prefix."""
@@ -428,12 +429,12 @@ class _FreeCodes:
             self.under(sid[:depth])[code] += 1
 
 
-def _moved(
-    codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], positions: _FreeCodes, movers: np.ndarray
+def _assign(
+    codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], free_codes: _FreeCodes, movers: np.ndarray
 ) -> np.ndarray:
-    """Codes with every mover at its new code; movers, int64 (M,), in order of assignment."""
+    """Codes after every mover, int64 (M,) in order of assignment, got a new SID."""
     few = len(movers) <= FEW
-    moved = codes.copy()
+    assigned = codes.copy()
     kind = np.min_scalar_type(len(codebooks[-1]) - 1)
     squares = [None if few else (codebook * codebook).sum(axis=1) for codebook in codebooks]
 
@@ -444,13 +445,13 @@ def _moved(
             yield from zip(items.tolist(), map(tuple, codes[items, :-1].tolist()), orders, strict=True)
 
     for item, prefix, order in progress(choices(), "relocating items", len(movers), unit="items"):
-        if not positions.full(prefix):
-            sid = (*prefix, int(order[(positions.under(prefix)[order] < 1).argmax()]))
+        if not free_codes.full(prefix):
+            sid = (*prefix, int(order[(free_codes.under(prefix)[order] < 1).argmax()]))
         else:
-            sid = _elsewhere(vectors[item], prefix, codebooks, positions, squares)
-        positions.occupy(sid)
-        moved[item] = sid
-    return moved
+            sid = _nearest_free_sid(vectors[item], prefix, codebooks, free_codes, squares)
+        free_codes.occupy(sid)
+        assigned[item] = sid
+    return assigned
 
 
 def _last_orders(
@@ -461,14 +462,14 @@ def _last_orders(
     kind: np.dtype[np.unsignedinteger],
     few: bool,
 ) -> np.ndarray:
-    """The codes of the last level from the nearest to the farthest, for each item under its prefix: (M, C)."""
+    """Codes of the last level by distance from the residual of each item: (M, C), nearest first."""
     orders = np.empty((len(items), len(codebooks[-1])), dtype=kind)
-    ascending = np.argsort(items)  # as they lie in the file
+    ascending = np.argsort(items)  # in file order
     for part in _parts(len(items)):
-        rows = items[ascending[part]]
-        residuals = vectors[rows]
+        block = items[ascending[part]]
+        residuals = vectors[block]
         if len(codebooks) > 1:
-            residuals = residuals - reconstruct(codes[rows, :-1], codebooks[:-1])
+            residuals = residuals - reconstruct(codes[block, :-1], codebooks[:-1])
         if few:
             costs = np.stack([_costs(codebooks[-1], residual) for residual in residuals])
         else:
@@ -480,27 +481,27 @@ def _last_orders(
 def _costs(codebook: np.ndarray, residual: np.ndarray, squares: np.ndarray | None = None) -> np.ndarray:
     """Squared distance of a residual to each code: float32 (C,).
 
-    Where the squares of the codes are given it is a product, and less the residual's own square.
+    Given the squared norms of the codes, it is computed by a matrix product and omits the residual's squared norm.
     """
     exact = squares is None
-    found: np.ndarray = ((codebook - residual) ** 2).sum(axis=1) if exact else squares - 2 * (codebook @ residual)
-    return found
+    costs: np.ndarray = ((codebook - residual) ** 2).sum(axis=1) if exact else squares - 2 * (codebook @ residual)
+    return costs
 
 
-def _elsewhere(
+def _nearest_free_sid(
     vector: np.ndarray,
     prefix: tuple[int, ...],
     codebooks: Sequence[np.ndarray],
-    positions: _FreeCodes,
+    free_codes: _FreeCodes,
     squares: Sequence[np.ndarray | None],
 ) -> tuple[int, ...]:
-    """The SID of an item whose prefix of length L - 1 is full; squares of the codes per level, or None of each."""
-    depth = next(d for d in range(len(prefix) - 1, -1, -1) if not positions.full(prefix[:d]))
+    """The nearest SID with room for an item whose prefix of length L - 1 is full; `squares` as of `_costs`."""
+    depth = next(d for d in range(len(prefix) - 1, -1, -1) if not free_codes.full(prefix[:d]))
     prefix = prefix[:depth]
     residual = vector - sum(codebooks[level][code] for level, code in enumerate(prefix))
     for level in range(depth, len(codebooks)):
         order = np.argsort(_costs(codebooks[level], residual, squares[level]), kind="stable")
-        code = int(order[(positions.under(prefix)[order] < positions.room[level + 1]).argmax()])
+        code = int(order[(free_codes.under(prefix)[order] < free_codes.room[level + 1]).argmax()])
         residual = residual - codebooks[level][code]
         prefix = (*prefix, code)
     return prefix

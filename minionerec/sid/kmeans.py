@@ -1,4 +1,4 @@
-"""K-means that gives items codes: residual (codes level by level), balanced (codes used alike), and of parts (OPQ)."""
+"""K-means for semantic IDs: residual, balanced residual, and optimised product quantisation (OPQ)."""
 
 import heapq
 from collections import deque
@@ -18,46 +18,45 @@ logger = get_logger(__name__)
 
 ITEMS_PER_CODE = 14  # the published tables' ratio: 3,686 items on 256 codes
 BALANCED_ITERATIONS = 6  # of centroids and balanced assignment, after plain k-means
-_INIT_POINTS_PER_CODE = 32  # points that k-means++ considers per code: its cost grows with codes x points
-_INIT_WIDTH = 64  # and in so many dimensions: distances of random projections are near enough to draw points by
-_ROWS = 1 << 14  # vectors at once
+_INIT_POINTS_PER_CODE = 32  # points per code for k-means++, whose cost grows with codes x points
+_INIT_WIDTH = 64  # dimensions of the random projection for k-means++
+_BLOCK = 1 << 14  # vectors at once
 
 
 def most_codes(levels: int, n_items: int) -> int:
-    """Most codes of a level that a catalogue of N items can fill; see `fit_codebook_sizes`."""
+    """Maximum number of codes of a level that N items can fill; see `fit_codebook_sizes`."""
     roomy = int(np.ceil(2 * n_items ** (1 / levels)))
     return min(n_items, max(n_items // ITEMS_PER_CODE, roomy))
 
 
 def fit_codebook_sizes(codebook_sizes: Sequence[int], n_items: int) -> tuple[int, ...]:
-    """Codebook sizes that a catalogue can fill: the wished ones, or fewer where items are few.
+    """Reduce codebook sizes to what a catalogue can fill.
 
-    A level gets at most one code per 14 items, so that most codes are learnt from several items; but never so few that
-    the table has no room: with L levels of at least 2 N^(1/L) codes there are 2^L SIDs per item, which leaves
-    collisions somewhere to go.
+    A level gets at most one code per 14 items, so that most codes are learnt from several items, but at least
+    2 N^(1/L) codes: with 2^L SIDs per item, collisions can be relocated.
 
     Args:
-        codebook_sizes: Wished codes per level.
+        codebook_sizes: Requested codes per level.
         n_items: Number of items, N.
 
     Returns:
-        Codes per level, each at most as wished and at most N.
+        Codes per level, at most the requested number and at most N.
 
     Example:
         >>> fit_codebook_sizes((256, 256, 256), 3686), fit_codebook_sizes((256, 256, 256), 300)
         ((256, 256, 256), (21, 21, 21))
     """
-    most = most_codes(len(codebook_sizes), n_items)
-    fitting = tuple(min(size, most) for size in codebook_sizes)
-    if fitting != tuple(codebook_sizes):
+    limit = most_codes(len(codebook_sizes), n_items)
+    sizes = tuple(min(size, limit) for size in codebook_sizes)
+    if sizes != tuple(codebook_sizes):
         logger.info(
             "%d items fill no more than %d codes per level: taking %s instead of %s.",
             n_items,
-            most,
-            "/".join(map(str, fitting)),
+            limit,
+            "/".join(map(str, sizes)),
             "/".join(map(str, codebook_sizes)),
         )
-    return fitting
+    return sizes
 
 
 def residual_kmeans(
@@ -72,17 +71,17 @@ def residual_kmeans(
     threads: int = 1,
     device: str = "cpu",
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Codes of all items by k-means on residuals, started by k-means++.
+    """Codes of all items by k-means on residuals, initialised by k-means++.
 
     Level l clusters r_l, with r_0 the vectors and r_(l+1) = r_l - codebook_l[code_l]; each item takes its nearest
-    centroid (squared L2). That is the residual quantiser of Chen, Guan and Wang (2010) with a beam of 1. Deviations:
+    centroid (squared L2). This is the residual quantiser of Chen, Guan and Wang (2010) with a beam of 1. Deviations:
 
     1. k-means (faiss on a CPU) starts from greedy k-means++ on at most 32 points per code instead of random points.
     2. All vectors train every level, unless `train_points_per_code` limits them.
     3. Balanced: k-means continues for at most 6 iterations with `minionerec.sid.kmeans.balanced_assign` in place of
-       the nearest centroid, and then all items are assigned that way: each code of a level gets floor(N / C_l) or
-       ceil(N / C_l) items (`minionerec.sid.kmeans.balanced_stream` where they are too many). Residuals are those of
-       the balanced codes.
+       the nearest centroid, and the final assignment is balanced, too: each code of a level gets floor(N / C_l) or
+       ceil(N / C_l) items (by `minionerec.sid.kmeans.balanced_stream` for many items). Residuals are those of the
+       balanced codes.
 
     Args:
         vectors: float (N, D), row i = item i, all finite; in memory or in a file.
@@ -92,9 +91,9 @@ def residual_kmeans(
         balanced: Give all codes of a level the same number of items.
         train_points_per_code: If given, all levels train on the same sample of this many vectors per code of the
             largest level (`training_rows`).
-        train_rows: The size of that sample, if given.
-        threads: CPU threads of faiss and BLAS while this runs.
-        device: "cpu", or a device of torch's such as "cuda", which then computes codes and means.
+        train_rows: Size of the sample; overrides `train_points_per_code`.
+        threads: CPU threads of faiss and BLAS during the call.
+        device: "cpu", or a torch device such as "cuda" for codes and means.
 
     Returns:
         Codes, int32 (N, L); and per level a codebook, float32 (C_l, D).
@@ -125,7 +124,7 @@ def _balanced(
     iterations: int,
     device: str,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Balanced codes of all vectors and codebooks; `residuals` are those of the rows that train."""
+    """Balanced codes of all vectors, and codebooks; `residuals` are the vectors of the rows `trained`, overwritten."""
     codes = np.empty((len(vectors), 0), dtype=np.int32)
     codebooks: list[np.ndarray] = []
     for level, size in enumerate(progress(sizes, "balanced residual k-means", unit="levels")):
@@ -147,15 +146,15 @@ def fit_residual(
     threads: int = 1,
     device: str = "cpu",
 ) -> list[np.ndarray]:
-    """The codebooks of `residual_kmeans` (not balanced) alone, from the rows that train it.
+    """Fit the codebooks of `residual_kmeans` (not balanced) on training vectors.
 
     Args:
         points: float32 (R, D), C-contiguous; overwritten by the residuals.
         codebook_sizes: Codes per level.
-        seed: As there.
-        iterations: As there.
-        threads: As there.
-        device: As there.
+        seed: As in `residual_kmeans`.
+        iterations: As in `residual_kmeans`.
+        threads: As in `residual_kmeans`.
+        device: As in `residual_kmeans`.
 
     Returns:
         Per level float32 (C_l, D).
@@ -174,15 +173,15 @@ def fit_residual(
 
 
 def _reduce(residuals: np.ndarray, codebook: np.ndarray, codes: np.ndarray) -> None:
-    """Take each row's code from it, without a second table as large."""
-    for start in range(0, len(residuals), _ROWS):
-        residuals[start : start + _ROWS] -= codebook[codes[start : start + _ROWS]]
+    """Subtract the code vector of each row in place, block by block."""
+    for start in range(0, len(residuals), _BLOCK):
+        residuals[start : start + _BLOCK] -= codebook[codes[start : start + _BLOCK]]
 
 
 def sample_size(
     n_items: int, codebook_sizes: Sequence[int], train_points_per_code: int | None, train_rows: int | None
 ) -> int:
-    """Number of training examples: as requested, or per code of the largest level, or all."""
+    """Number of training vectors: `train_rows`, or `train_points_per_code` per code of the largest level, or all."""
     if train_rows is None:
         train_rows = n_items if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
     return min(train_rows, n_items)
@@ -191,16 +190,16 @@ def sample_size(
 def assign(
     vectors: VectorRows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Nearest code of each residual, level by level, and distances, in one pass over the vectors.
+    """Nearest code of each residual, level by level, in one pass over the vectors.
 
     Args:
         vectors: float (N, D), all finite; read block by block, each block by one thread.
         codebooks: Per level float32 (C_l, D).
-        threads: Blocks that are at work at a time.
+        threads: Number of threads.
         device: As for `residual_kmeans`.
 
     Returns:
-        Codes, int32 (N, L); and squared distances of vectors and reconstructions, float32 (N,).
+        Codes, int32 (N, L), and squared distances between vectors and reconstructions, float32 (N,).
 
     Example:
         >>> codes, _ = assign(np.array([[2.6], [0.1]]), [np.array([[0.0], [2.0]]), np.array([[0.5], [0.0]])])
@@ -209,7 +208,7 @@ def assign(
     """
     from threadpoolctl import threadpool_limits
 
-    codes, left = np.empty((len(vectors), len(codebooks)), dtype=np.int32), np.empty(len(vectors), dtype=np.float32)
+    codes, errors = np.empty((len(vectors), len(codebooks)), dtype=np.int32), np.empty(len(vectors), dtype=np.float32)
     on_device = None
     if device != "cpu":
         from minionerec.sid.on_device import encoder_on
@@ -217,32 +216,32 @@ def assign(
         on_device = encoder_on(codebooks, device)
 
     def block(start: int) -> None:
-        rows = slice(start, min(start + _ROWS, len(vectors)))
+        rows = slice(start, min(start + _BLOCK, len(vectors)))
         if on_device is not None:
-            codes[rows], left[rows] = on_device(np.asarray(vectors[rows], dtype=np.float32))
+            codes[rows], errors[rows] = on_device(np.asarray(vectors[rows], dtype=np.float32))
             return
         residuals = np.array(vectors[rows], dtype=np.float32, order="C", copy=isinstance(vectors, np.ndarray) or None)
         for level, codebook in enumerate(codebooks):
             codes[rows, level] = distances(residuals, codebook).argmin(axis=1)
             residuals -= codebook[codes[rows, level]]
-        left[rows] = np.einsum("nd,nd->n", residuals, residuals)
+        errors[rows] = np.einsum("nd,nd->n", residuals, residuals)
 
-    starts = range(0, len(vectors), _ROWS)
+    starts = range(0, len(vectors), _BLOCK)
     with threadpool_limits(limits=1), ThreadPoolExecutor(threads) as pool:
         for _ in progress(pool.map(block, starts), "assigning codes", len(starts), unit="blocks"):
             pass
-    return codes, left
+    return codes, errors
 
 
 def training_rows(n_items: int, size: int, seed: int) -> np.ndarray:
-    """The rows that train where not all do: min(size, N) of them drawn without repeats, int64, ascending."""
+    """Indices of the training vectors: min(size, N) drawn without replacement, int64, ascending."""
     if size >= n_items:
         return np.arange(n_items)
     return np.sort(np.random.default_rng(seed).choice(n_items, size, replace=False))
 
 
 def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> np.ndarray:
-    """Squared distance of each point to each code, less the point's own square: float32 (n, C)."""
+    """Squared distance of each point to each code minus the point's squared norm: float32 (n, C)."""
     squares = (codebook * codebook).sum(axis=1)
     if device == "cpu":
         product: np.ndarray = points @ codebook.T
@@ -251,13 +250,13 @@ def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> 
         return product
     import torch
 
-    on_device = [torch.from_numpy(array).to(device) for array in (squares, points, codebook)]
-    found: np.ndarray = torch.addmm(on_device[0], on_device[1], on_device[2].T, alpha=-2).cpu().numpy()
-    return found
+    tensors = [torch.from_numpy(array).to(device) for array in (squares, points, codebook)]
+    result: np.ndarray = torch.addmm(tensors[0], tensors[1], tensors[2].T, alpha=-2).cpu().numpy()
+    return result
 
 
 def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
-    """Check that vectors can be clustered, and are enough to fill the codebooks; those in a file on reading.
+    """Check that vectors can be clustered and fill the codebooks; values in a file are checked when they are read.
 
     Raises:
         DataError: If they are not a finite table, or there are fewer items than codes.
@@ -266,11 +265,12 @@ def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
         raise DataError(f"vectors have shape {vectors.shape}; expected (items, dimensions) with at least one item.")
     if isinstance(vectors, np.ndarray):
         finite = np.concatenate([(np.abs(block) <= LARGEST).all(axis=1) for _, block in blocks(vectors)])
-        bad = np.flatnonzero(~finite)
-        if len(bad):
-            what = f"beyond {LARGEST:g}" if np.isfinite(vectors[bad[0]]).all() else "not finite"
+        invalid = np.flatnonzero(~finite)
+        if len(invalid):
+            what = f"beyond {LARGEST:g}" if np.isfinite(vectors[invalid[0]]).all() else "not finite"
             raise DataError(
-                f"the vector of item {bad[0]} is {what} ({len(bad)} of {len(vectors)}). Mend it or leave it out."
+                f"the vector of item {invalid[0]} is {what} ({len(invalid)} of {len(vectors)}). Mend it or leave it "
+                "out."
             )
     if not codebook_sizes or min(codebook_sizes) < 1:
         raise DataError(
@@ -286,26 +286,26 @@ def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
 def _nearest(points: np.ndarray, codebook: np.ndarray, device: str) -> np.ndarray:
     if device != "cpu":
         return assign(points, [codebook], device=device)[0][:, 0]
-    blocks = (points[start : start + _ROWS] for start in range(0, len(points), _ROWS))
+    blocks = (points[start : start + _BLOCK] for start in range(0, len(points), _BLOCK))
     return np.concatenate([distances(block, codebook).argmin(axis=1) for block in blocks]).astype(np.int32)
 
 
 def start_centroids(points: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """First centroids of one level by greedy k-means++: float32 (C, D)."""
+    """Initial centroids of one level by greedy k-means++: float32 (C, D)."""
     from sklearn.cluster import kmeans_plusplus
 
     rng = np.random.default_rng(seed)
     if len(points) > size * _INIT_POINTS_PER_CODE:
         points = points[np.sort(rng.choice(len(points), size * _INIT_POINTS_PER_CODE, replace=False))]
-    looked_at = points
+    candidates = points
     if points.shape[1] > _INIT_WIDTH:
-        looked_at = points @ rng.standard_normal((points.shape[1], _INIT_WIDTH), dtype=np.float32)
-    _, chosen = kmeans_plusplus(looked_at, size, random_state=seed)
+        candidates = points @ rng.standard_normal((points.shape[1], _INIT_WIDTH), dtype=np.float32)
+    _, chosen = kmeans_plusplus(candidates, size, random_state=seed)
     return np.ascontiguousarray(points[chosen], dtype=np.float32)
 
 
 def lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int, device: str) -> np.ndarray:
-    """Centroids after Lloyd's iterations: faiss on a CPU, the same steps on the device elsewhere."""
+    """Centroids after Lloyd's iterations, by faiss on a CPU and by torch on another device."""
     if device == "cpu":
         import faiss
 
@@ -327,7 +327,7 @@ def lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int,
 def _balance(points: np.ndarray, centroids: np.ndarray, device: str) -> tuple[np.ndarray, np.ndarray]:
     """Centroids of codes of equal size, and their prices."""
     prices, codes = np.zeros(len(centroids)), np.full(len(points), -1, dtype=np.int32)
-    tolerance = 4 * TOLERANCE  # the first prices are far off, and then the centroids move
+    tolerance = 4 * TOLERANCE  # coarse at first: prices start far from their final values, and centroids move
     for _ in range(BALANCED_ITERATIONS):
         before = codes
         codes, prices = balanced_assign(distances(points, centroids, device), prices, tolerance)
@@ -351,33 +351,33 @@ def _balanced_codes(
 
     Args:
         vectors: float (N, D).
-        codes: int32 (N, l), codes at the levels before.
-        codebooks: Codebooks of the levels before.
-        codebook: float32 (C, D), that of this level.
-        prices: float64 (C,), where the auction starts.
+        codes: int32 (N, l), codes at the earlier levels.
+        codebooks: Codebooks of the earlier levels.
+        codebook: float32 (C, D), codebook of this level.
+        prices: float64 (C,), initial prices of the auction.
         device: As for `residual_kmeans`.
     """
 
-    def costs_of(left: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        left -= reconstruct(codes[rows], codebooks) if codebooks else 0
-        return distances(left, codebook, device)
+    def costs_of(block: np.ndarray, items: slice | np.ndarray) -> np.ndarray:
+        block -= reconstruct(codes[items], codebooks) if codebooks else 0
+        return distances(block, codebook, device)
 
-    found = ((rows, costs_of(left, rows)) for rows, left in blocks(vectors))
+    cost_blocks = ((items, costs_of(block, items)) for items, block in blocks(vectors))
     if 4 * len(vectors) * len(codebook) > COSTS_BYTES:
 
-        def picked(items: np.ndarray) -> np.ndarray:
-            parts = np.array_split(items, -(-len(items) // _ROWS))
+        def costs_of_items(items: np.ndarray) -> np.ndarray:
+            parts = np.array_split(items, -(-len(items) // _BLOCK))
             return np.concatenate([costs_of(np.array(vectors[part], dtype=np.float32), part) for part in parts])
 
-        return balanced_stream(len(vectors), found, picked, prices)
+        return balanced_stream(len(vectors), cost_blocks, costs_of_items, prices)
     costs = np.empty((len(vectors), len(codebook)), dtype=np.float32)
-    for rows, part in found:
-        costs[rows] = part
+    for items, block in cost_blocks:
+        costs[items] = block
     return balanced_assign(costs, prices)[0]
 
 
 def means_of(points: np.ndarray, codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of each code's points, float32 (C, D), zeros where it has none; and how many it has."""
+    """Mean, float32 (C, D), and number, int64 (C,), of each code's points; zeros for a code without points."""
     from scipy.sparse import csr_array
 
     sizes = np.bincount(codes, minlength=size)
@@ -405,12 +405,12 @@ def reconstruct(codes: np.ndarray, codebooks: Sequence[np.ndarray]) -> np.ndarra
     return total
 
 
-# Assignment of items to codes of equal size, near the cheapest there is: an auction.
+# Assignment of items to codes of equal size at nearly the least total cost, by an auction.
 
-TOLERANCE = 0.05  # in practice the total ends within 0.05 % of the least; a fifth of this takes twice as long
+TOLERANCE = 0.05  # in practice within 0.05 % of the least total; a fifth of this takes twice as long
 COSTS_BYTES = 1 << 30
-"""Bytes of costs, float32 (items, codes), that are held at once; beyond them most items are assigned by price alone."""
-_CACHED_ROWS = 1 << 13  # at a time, to fit into the cache
+"""Largest size in bytes of a matrix of costs; for larger ones most items are assigned by price alone."""
+_CACHED_ITEMS = 1 << 13  # items at once, so that their costs fit into the cache
 
 
 def balanced_assign(
@@ -422,20 +422,19 @@ def balanced_assign(
     """Give every code floor(N / C) or ceil(N / C) items at nearly the least total cost.
 
     An auction (Bertsekas, "The auction algorithm", 1988; with equal objects, Bertsekas and Castañon, 1989): a code has
-    a price and a capacity. An unassigned item bids for the code with the least cost plus
-    price; its bid is the price at which its second-best code would be as good, plus epsilon. A code that is full keeps
-    its highest bids, its price is the lowest of them, and outbid items bid again. When all are assigned, the
-    total is at most N x epsilon above the least for the same capacities. Prices from a similar problem (a sample of the
-    items, or the iteration before) save most of the bids.
+    a price and a capacity. An unassigned item bids for the code with the least cost plus price; its bid is the price at
+    which its second-best code would be as good, plus epsilon. A full code keeps its highest bids, its price is the
+    lowest of them, and outbid items bid again. The final total is at most N x epsilon above the least for the same
+    capacities. Prices from a similar problem (a sample of the items, or the previous iteration) save most of the bids.
 
-    Deviations: the first bids are all made at once, and later ones one by one; the N mod C codes that may have one
-    item more are those with the most first bids.
+    Deviations: all first bids are computed at once, later ones one by one; the N mod C codes with one item more are
+    those with the most first bids.
 
     Args:
-        costs: float32 (N, C), cost of each item at each code; a constant per row changes nothing.
-        prices: float (C,), where to start; zeros if None.
-        tolerance: Epsilon as a share of the spread of costs: mean over (some of the) rows of mean - minimum.
-        capacities: int64 (C,), capacity of each code, at least 1 each and N in all; equal sizes if None.
+        costs: float32 (N, C), cost of each item at each code; a constant per row has no effect.
+        prices: float (C,), initial prices; zeros if None.
+        tolerance: Epsilon relative to the spread of costs: the mean over (a sample of) rows of mean - minimum.
+        capacities: int64 (C,), capacity of each code, at least 1, with sum N; equal sizes if None.
 
     Returns:
         Codes, int32 (N,), and final prices, float64 (C,). Ties go to the lower code, and to the earlier item.
@@ -456,24 +455,24 @@ def balanced_assign(
         return codes, prices
     epsilon = _epsilon(costs, tolerance)
     bids = np.empty(n)
-    for start in range(0, n, _CACHED_ROWS):
-        rows = slice(start, start + _CACHED_ROWS)
-        codes[rows], bids[rows] = _first_bids(costs[rows], prices)
+    for start in range(0, n, _CACHED_ITEMS):
+        block = slice(start, start + _CACHED_ITEMS)
+        codes[block], bids[block] = _first_bids(costs[block], prices)
     bids += epsilon
 
-    wanted = np.bincount(codes, minlength=size)
-    capacities = _equal_capacities(wanted) if capacities is None else capacities
-    heaps, waiting = _take_first_bids(codes, bids, wanted, capacities, prices)
+    first_counts = np.bincount(codes, minlength=size)
+    capacities = _equal_capacities(first_counts) if capacities is None else capacities
+    heaps, waiting = _take_first_bids(codes, bids, first_counts, capacities, prices)
     _bid_again(costs, codes, prices, heaps, waiting, capacities.tolist(), epsilon)
     return codes, prices
 
 
-def _equal_capacities(wanted: np.ndarray) -> np.ndarray:
-    """Capacity of each code, int64 (C,): as much in all as items, differing by at most one."""
-    each, more = divmod(int(wanted.sum()), len(wanted))
-    positions = np.full(len(wanted), each)
-    positions[np.argsort(-wanted, kind="stable")[:more]] += 1
-    return positions
+def _equal_capacities(bid_counts: np.ndarray) -> np.ndarray:
+    """Capacity of each code, int64 (C,): sums to the number of bids; codes with the most bids may have one more."""
+    size, remainder = divmod(int(bid_counts.sum()), len(bid_counts))
+    capacities = np.full(len(bid_counts), size)
+    capacities[np.argsort(-bid_counts, kind="stable")[:remainder]] += 1
+    return capacities
 
 
 def balanced_stream(
@@ -482,74 +481,76 @@ def balanced_stream(
     costs_of: Callable[[np.ndarray], np.ndarray],
     prices: np.ndarray,
 ) -> np.ndarray:
-    """Codes of equal size for items whose costs exceed memory, at little more than the least cost.
+    """Balanced codes for items whose costs exceed memory, at slightly more than the least total cost.
 
-    At good prices (those of a large sample) the code with the least cost plus price is nearly balanced. Every item
-    takes it; codes with too many keep those whose second-best code would cost most (ties: the earlier), and the
+    At good prices (those of a large sample), assigning each item to the code with the least cost plus price is nearly
+    balanced. Codes with too many items keep those whose second-best code would cost most (ties: the earlier item); the
     others are auctioned among the remaining capacity (`balanced_assign`).
 
     Args:
-        items: Number of items, N, at least that of codes.
-        blocks: Rows and their costs, float32 (n, C), all items once.
-        costs_of: Costs of some items, int64 (n,) ascending: float32 (n, C).
+        items: Number of items, N, at least the number of codes.
+        blocks: Slices of items with their costs, float32 (n, C); each item occurs once.
+        costs_of: Function from items, int64 (n,) ascending, to their costs, float32 (n, C).
         prices: float64 (C,).
 
     Returns:
         int32 (N,).
     """
     codes, margin = np.empty(items, dtype=np.int32), np.empty(items, dtype=np.float32)
-    for rows, costs in blocks:
+    for block, costs in blocks:
         first, bid = _first_bids(costs, prices)
-        codes[rows], margin[rows] = first, bid - prices[first]
-    wanted = np.bincount(codes, minlength=len(prices))
-    capacities = _equal_capacities(wanted)
+        codes[block], margin[block] = first, bid - prices[first]
+    first_counts = np.bincount(codes, minlength=len(prices))
+    capacities = _equal_capacities(first_counts)
     order = np.lexsort((-margin, codes))  # of equal margins the earlier item first
-    rank = np.arange(items) - (np.cumsum(wanted) - wanted)[codes[order]]
+    rank = np.arange(items) - (np.cumsum(first_counts) - first_counts)[codes[order]]
     outbid = np.sort(order[rank >= capacities[codes[order]]])
     del margin, order, rank
-    room = capacities - np.minimum(wanted, capacities)
-    most = max(1, COSTS_BYTES // (4 * len(prices)))
-    for part in np.array_split(outbid, -(-len(outbid) // most)) if len(outbid) else []:
+    room = capacities - np.minimum(first_counts, capacities)
+    limit = max(1, COSTS_BYTES // (4 * len(prices)))
+    for part in np.array_split(outbid, -(-len(outbid) // limit)) if len(outbid) else []:
         opened = np.flatnonzero(room)
         costs = np.ascontiguousarray(costs_of(part)[:, opened])
-        found = opened[balanced_assign(costs, prices[opened], capacities=room[opened])[0]]
-        codes[part] = found
-        room -= np.bincount(found, minlength=len(prices))
+        assigned = opened[balanced_assign(costs, prices[opened], capacities=room[opened])[0]]
+        codes[part] = assigned
+        room -= np.bincount(assigned, minlength=len(prices))
     return codes
 
 
 def _epsilon(costs: np.ndarray, tolerance: float) -> float:
-    """By how much each bid rises."""
-    looked_at = costs[:: max(1, len(costs) // _CACHED_ROWS)]
-    spread = float((looked_at.mean(axis=1) - looked_at.min(axis=1)).mean())
-    # Never below what rounding leaves of a difference of float32 costs; any epsilon will do where all costs are equal.
-    return max(tolerance * spread, 1e-6 * float(np.abs(looked_at).max())) or 1.0
+    """Increment of each bid."""
+    sample = costs[:: max(1, len(costs) // _CACHED_ITEMS)]
+    spread = float((sample.mean(axis=1) - sample.min(axis=1)).mean())
+    # At least the rounding error of a difference of float32 costs; any positive value if all costs are zero.
+    return max(tolerance * spread, 1e-6 * float(np.abs(sample).max())) or 1.0
 
 
 def _take_first_bids(
-    codes: np.ndarray, bids: np.ndarray, wanted: np.ndarray, capacities: np.ndarray, prices: np.ndarray
+    codes: np.ndarray, bids: np.ndarray, first_counts: np.ndarray, capacities: np.ndarray, prices: np.ndarray
 ) -> tuple[list[list[tuple[float, int]]], list[int]]:
-    """Give each code its highest bids, and full ones their price.
+    """Give each code its highest bids, and set the prices of full codes.
 
     Args:
-        codes: int32 (N,), which code each item bids for.
-        bids: float64 (N,), how much.
-        wanted: int64 (C,), how many items bid for each code.
-        capacities: int64 (C,), its capacity.
-        prices: float64 (C,); those of full codes are set.
+        codes: int32 (N,), the code that each item bids for.
+        bids: float64 (N,), the bids.
+        first_counts: int64 (C,), number of bids for each code.
+        capacities: int64 (C,), capacity of each code.
+        prices: float64 (C,); entries of full codes are overwritten.
 
     Returns:
-        Per code its bids as a heap of (bid, -item): the first is the next to go; and the unassigned items.
+        Per code a heap of (bid, -item), lowest first; and the unassigned items.
     """
-    order = np.lexsort((-bids, codes))  # each code's bids, highest first; of equal ones the earlier item
-    ends = np.cumsum(wanted)
+    order = np.lexsort((-bids, codes))  # each code's bids, highest first; ties: the earlier item
+    ends = np.cumsum(first_counts)
     heaps: list[list[tuple[float, int]]] = []
     waiting: list[np.ndarray] = []
-    for code, (start, end) in enumerate(zip(ends - wanted, ends, strict=True)):
-        kept, outbid = order[start:end][: capacities[code]], order[start:end][capacities[code] :]
-        heaps.append(list(zip(bids[kept][::-1].tolist(), (-kept[::-1]).tolist(), strict=True)))  # sorted: a heap
+    for code, (start, end) in enumerate(zip(ends - first_counts, ends, strict=True)):
+        accepted, outbid = order[start:end][: capacities[code]], order[start:end][capacities[code] :]
+        heaps.append(
+            list(zip(bids[accepted][::-1].tolist(), (-accepted[::-1]).tolist(), strict=True))
+        )  # sorted: a heap
         waiting.append(outbid)
-        if len(kept) == capacities[code]:
+        if len(accepted) == capacities[code]:
             prices[code] = heaps[code][0][0]
     return heaps, np.sort(np.concatenate(waiting)).tolist()
 
@@ -563,7 +564,7 @@ def _bid_again(
     room: list[int],
     epsilon: float,
 ) -> None:
-    """Let unassigned items bid one by one until all are assigned; `codes`, `prices` and `heaps` are changed."""
+    """Let unassigned items bid one by one until all are assigned; updates `codes`, `prices` and `heaps`."""
     queue = deque(waiting)
     values = np.empty(costs.shape[1])
     while queue:
@@ -584,16 +585,16 @@ def _bid_again(
 
 
 def _first_bids(costs: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Best code of each item, and the price up to which it stays the best: two (n,)."""
+    """Best code of each item, (n,), and the highest price at which it stays the best, (n,)."""
     values = costs + prices.astype(np.float32)
-    rows = np.arange(len(values))
+    items = np.arange(len(values))
     first = values.argmin(axis=1)
-    least = values[rows, first]
-    values[rows, first] = np.inf
+    least = values[items, first]
+    values[items, first] = np.inf
     return first, prices[first] + (values.min(axis=1) - least)
 
 
-# Optimised product quantisation: many codes an item, each of a part of its own of the turned vector, in no order.
+# Optimised product quantisation: the codes of an item are of disjoint parts of its rotated vector, in no order.
 
 
 def product_kmeans(
@@ -615,16 +616,16 @@ def product_kmeans(
     2. With R settled, k-means (faiss) continues for as many iterations, which also fills empty clusters.
     3. Where L does not divide D, the first parts are one wider than the others.
 
-    Codebooks are turned back, to the space of the vectors: each lies in a subspace of its own, at right angles to all
-    others. So the sum of an item's code vectors is its reconstruction, the nearest code of each residual is that of the
-    part, and what holds for residual codebooks holds for these; only that no digit means less than another.
+    Codebooks are rotated back to the space of the vectors, where they lie in orthogonal subspaces. So the sum of an
+    item's code vectors is its reconstruction, the nearest code of each residual is that of the part, and functions for
+    residual codebooks apply to these; but no digit is less significant than another.
 
     Args:
         vectors: float32 (R, D), all finite.
         codebook_sizes: Codes of each of L digits, L at most D.
         seed: Digit l uses seed + l; equal vectors, seed and threads give equal bytes.
-        iterations: Iterations with R, and then without.
-        threads: CPU threads of faiss and BLAS while this runs.
+        iterations: Iterations that update R, and again as many of k-means with R fixed.
+        threads: CPU threads of faiss and BLAS during the call.
 
     Returns:
         Per digit a codebook, float32 (C_l, D).
@@ -644,30 +645,30 @@ def product_kmeans(
 
     parts = np.array_split(np.arange(width), digits)
     with threadpool_limits(limits=threads):
-        return _learned(vectors, parts, codebook_sizes, seed, iterations)
+        return _fit_product(vectors, parts, codebook_sizes, seed, iterations)
 
 
-def _learned(
+def _fit_product(
     points: np.ndarray, parts: Sequence[np.ndarray], sizes: Sequence[int], seed: int, iterations: int
 ) -> list[np.ndarray]:
     """Codebooks of points, float32 (R, D): per digit float32 (C_l, D), in the space of the points."""
     width = points.shape[1]
     rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(width, width)))[0].astype(np.float32)
-    turned = points @ rotation
-    books = [
-        start_centroids(_columns(turned, part), size, seed + digit)
+    rotated = points @ rotation
+    codebooks = [
+        start_centroids(_columns(rotated, part), size, seed + digit)
         for digit, (part, size) in enumerate(zip(parts, sizes, strict=True))
     ]
     for _ in range(iterations):
-        nearest = np.empty_like(turned)
+        nearest = np.empty_like(rotated)
         for digit, part in enumerate(parts):
-            books[digit], nearest[:, part] = _step(_columns(turned, part), books[digit])
+            codebooks[digit], nearest[:, part] = _step(_columns(rotated, part), codebooks[digit])
         left, _, right = np.linalg.svd(points.T.astype(np.float64) @ nearest)
         rotation = (left @ right).astype(np.float32)
-        turned = points @ rotation
+        rotated = points @ rotation
     return [
-        lloyd(_columns(turned, part), book, iterations, seed + digit, "cpu") @ rotation[:, part].T
-        for digit, (part, book) in enumerate(zip(parts, books, strict=True))
+        lloyd(_columns(rotated, part), codebook, iterations, seed + digit, "cpu") @ rotation[:, part].T
+        for digit, (part, codebook) in enumerate(zip(parts, codebooks, strict=True))
     ]
 
 
@@ -676,7 +677,7 @@ def _columns(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _step(points: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One iteration of k-means: centroids, float32 (C, d), those without a point unchanged, and each point's."""
+    """One k-means iteration: centroids, float32 (C, d), unchanged if without points; and each point's centroid."""
     codes = distances(points, centroids).argmin(axis=1)
     means, sizes = means_of(points, codes, len(centroids))
     moved = np.where(sizes[:, None] > 0, means, centroids).astype(np.float32)

@@ -1,4 +1,4 @@
-"""K-means and nearest codes on a device: points are sent there once, and only codes come back."""
+"""K-means and nearest codes on a torch device: points are copied to it once, and only codes are copied back."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -7,14 +7,14 @@ import torch
 
 from minionerec.core.errors import ConfigError
 
-_ROWS = 1 << 14  # vectors at once
+_BLOCK = 1 << 14  # vectors at once
 
 
 def torch_device(name: str) -> torch.device:
-    """The device of a name; "auto" is a GPU where there is one.
+    """The device of a name; "auto" is a GPU if there is one.
 
     Raises:
-        ConfigError: If there is no such device.
+        ConfigError: If the device cannot be used.
     """
     try:
         if name == "auto":
@@ -25,65 +25,66 @@ def torch_device(name: str) -> torch.device:
 
 
 def encoder_on(codebooks: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """A function that gives vectors, float32 (n, D), their codes by codebooks that are sent to a device once.
-
-    It returns the nearest code of each residual, level by level, int32 (n, L); and squared distances of vectors and
-    reconstructions, float32 (n,). The vectors stay as they are.
+    """Copy codebooks to a device, and return a function that encodes vectors there.
 
     Args:
         codebooks: Per level float32 (C_l, D).
-        device: A device of torch's.
+        device: A torch device.
+
+    Returns:
+        Function from vectors, float32 (n, D), to the nearest code of each residual, int32 (n, L), and the squared
+        distances between vectors and reconstructions, float32 (n,).
     """
     books = [torch.from_numpy(np.asarray(book, dtype=np.float32)).to(device) for book in codebooks]
     squares = [(book * book).sum(1) for book in books]
 
     @torch.no_grad()
     def encode(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        left, codes = torch.tensor(vectors, device=device), []
-        for book, own in zip(books, squares, strict=True):
-            codes.append(_nearest(left, book, own))
-            left -= book[codes[-1]]
-        distances: np.ndarray = (left * left).sum(1).cpu().numpy()
+        residuals, codes = torch.tensor(vectors, device=device), []
+        for book, book_squares in zip(books, squares, strict=True):
+            codes.append(_nearest(residuals, book, book_squares))
+            residuals -= book[codes[-1]]
+        distances: np.ndarray = (residuals * residuals).sum(1).cpu().numpy()
         return torch.stack(codes, 1).int().cpu().numpy(), distances
 
     return encode
 
 
 def _nearest(points: torch.Tensor, book: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:
-    """The nearest code of each point, int64 (n,); of equally near ones the first."""
+    """The nearest code of each point, int64 (n,); ties: the lowest."""
     return torch.addmm(squares, points, book.T, alpha=-2).argmin(1)
 
 
 def _blocks(points: np.ndarray, device: str) -> Callable[[], Iterable[torch.Tensor]]:
-    """Gives blocks of points, float32 (n, D), on a device, kept in its memory where they fit."""
+    """Function that iterates over blocks of points, float32 (n, D), on a device; cached there if they fit."""
 
     def read() -> Iterator[torch.Tensor]:
-        for start in range(0, len(points), _ROWS):
-            yield torch.from_numpy(points[start : start + _ROWS]).to(device)
+        for start in range(0, len(points), _BLOCK):
+            yield torch.from_numpy(points[start : start + _BLOCK]).to(device)
 
     if not _fits(points, torch.device(device)):
         return read
-    held = list(read())
-    return lambda: held
+    cached = list(read())
+    return lambda: cached
 
 
 def _fits(points: np.ndarray, device: torch.device) -> bool:
-    """Whether half of a GPU's free memory holds points; they are in memory already on any other device."""
+    """Whether points fit into half of a GPU's free memory; True for any other device."""
     return device.type != "cuda" or points.nbytes <= torch.cuda.mem_get_info(device)[0] // 2
 
 
 @torch.no_grad()
 def lloyd_on(points: np.ndarray, centroids: np.ndarray, iterations: int, device: str) -> np.ndarray:
-    """Centroids after Lloyd's iterations, or after the first in which no point changes its code.
+    """Centroids after Lloyd's iterations, which stop early when no point changes its code.
 
-    Codes that no point has take the points that are worst served. Sums are products with a matrix of ones and zeros,
-    whose order of addition is fixed, so that equal input gives equal bytes on the same device.
+    Codes without points move to the points farthest from their centroids. Sums are products with a one-hot matrix,
+    whose order of addition is fixed, so equal inputs give equal bytes on the same device.
 
     Args:
         points: float32 (R, D).
-        centroids: float32 (C, D), where it begins.
-        iterations: Most iterations.
-        device: A device of torch's.
+        centroids: float32 (C, D), initial centroids.
+        iterations: Maximum number of iterations.
+        device: A torch device.
 
     Returns:
         float32 (C, D).
@@ -105,15 +106,17 @@ def lloyd_on(points: np.ndarray, centroids: np.ndarray, iterations: int, device:
         means = sums / sizes.clamp(min=1)[:, None]
         empty = (sizes == 0).nonzero()[:, 0]
         if len(empty):
-            means[empty] = torch.from_numpy(points[_worst_served(blocks(), codes, books, len(empty))]).to(device)
+            means[empty] = torch.from_numpy(points[_farthest_points(blocks(), codes, books, len(empty))]).to(device)
         books = means
     return np.ascontiguousarray(books.cpu().numpy())
 
 
-def _worst_served(
+def _farthest_points(
     blocks: Iterable[torch.Tensor], codes: Sequence[torch.Tensor], books: torch.Tensor, count: int
 ) -> np.ndarray:
-    """The points farthest from their codes, int64 (at most count,)."""
-    left = torch.cat([((block - books[own]) ** 2).sum(1) for block, own in zip(blocks, codes, strict=True)])
-    found: np.ndarray = np.argsort(-left.cpu().numpy(), kind="stable")[:count]
-    return found
+    """Indices of the points farthest from their centroids, int64 (at most count,)."""
+    distances = torch.cat(
+        [((block - books[block_codes]) ** 2).sum(1) for block, block_codes in zip(blocks, codes, strict=True)]
+    )
+    farthest: np.ndarray = np.argsort(-distances.cpu().numpy(), kind="stable")[:count]
+    return farthest

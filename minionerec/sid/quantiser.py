@@ -1,4 +1,4 @@
-"""Quantiser of item vectors, saved with the SIDs: codebooks, and an encoder where there is one."""
+"""Quantiser of item vectors, saved with the SIDs: codebooks and an optional encoder."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from minionerec.sid.kmeans import assign
 
 CODEBOOKS_FILE = "codebooks.safetensors"
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
-_ROWS = 1 << 14  # vectors at once: hidden layers are larger than input and output
+_BLOCK = 1 << 14  # vectors at once, since hidden layers are larger than input and output
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Encoder:
     """A multilayer perceptron with ReLU between its layers, from item vectors to the space of the codebooks.
 
     Attributes:
-        mean: float32 (D,), taken from each vector first.
-        scale: Then divided by this.
+        mean: float32 (D,), subtracted from each vector.
+        scale: Divisor of the centred vector.
         layers: (weight float32 (out, in), bias float32 (out,)) of each layer.
         residual: Whether the layers' output is added to their input.
     """
@@ -36,7 +36,7 @@ class Encoder:
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Encode vectors, float (N, D), as float32 (N, D')."""
-        blocks = (vectors[start : start + _ROWS] for start in range(0, max(1, len(vectors)), _ROWS))
+        blocks = (vectors[start : start + _BLOCK] for start in range(0, max(1, len(vectors)), _BLOCK))
         return np.concatenate([self._encode(block) for block in blocks])
 
     def _encode(self, vectors: np.ndarray) -> np.ndarray:
@@ -44,8 +44,8 @@ class Encoder:
         values = inputs
         for position, (weight, bias) in enumerate(self.layers):
             values = (np.maximum(values, 0) if position else values) @ weight.T + bias
-        found: np.ndarray = inputs + values if self.residual else values
-        return found
+        outputs: np.ndarray = inputs + values if self.residual else values
+        return outputs
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Quantiser:
 
     Attributes:
         codebooks: Per level float32 (C_l, D').
-        encoder: From item vectors (N, D) to (N, D'); None where both spaces are one.
+        encoder: Function from item vectors (N, D) to (N, D'); None if the spaces are the same.
     """
 
     codebooks: Sequence[np.ndarray]
@@ -79,7 +79,7 @@ class Quantiser:
         return self.encoder(vectors) if self.encoder else vectors
 
     def encode(self, vectors: np.ndarray, threads: int = 1) -> np.ndarray:
-        """Codes of item vectors, float32 (N, D): nearest code of each residual, int32 (N, L)."""
+        """Codes, int32 (N, L), of item vectors, float32 (N, D): the nearest code of each residual."""
         return assign(self.points(vectors), self.codebooks, threads)[0]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -100,8 +100,7 @@ class Quantiser:
         """Load a quantiser from an artefact of SIDs.
 
         Raises:
-            ArtefactError: If the file is missing or is none of this kind, or a file of the artefact was changed since
-                it was written.
+            ArtefactError: If the file is missing or no file of codebooks, or a file of the artefact was changed.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load
@@ -110,7 +109,7 @@ class Quantiser:
         if is_artefact(folder):
             open_artefact(folder)
         try:
-            found = _assembled(load(path.read_bytes()))
+            return _assembled(load(path.read_bytes()))
         except FileNotFoundError:
             raise ArtefactError(
                 f"{path}: no such file, so it is not known how these SIDs were made (a published table has no "
@@ -120,7 +119,6 @@ class Quantiser:
             raise ArtefactError(f"{path}: not a file of codebooks ({error} is missing). {_REMEDY}") from None
         except (OSError, ValueError, TypeError, SafetensorError) as error:
             raise ArtefactError(f"{path}: not a file of codebooks ({error}). {_REMEDY}") from None
-        return found
 
 
 class EncodedVectors:
@@ -128,7 +126,7 @@ class EncodedVectors:
 
     Args:
         vectors: float32 (N, D).
-        quantiser: The way to the points.
+        quantiser: The quantiser whose encoder is applied.
     """
 
     def __init__(self, vectors: VectorRows, quantiser: Quantiser):
@@ -140,17 +138,17 @@ class EncodedVectors:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
-        """One point or some, as of `minionerec.sid.embed.stored.VectorRows`."""
+        """One point or several, as in `minionerec.sid.embed.stored.VectorRows`."""
         vectors = self._vectors[rows]
         return self._quantiser.points(vectors[None])[0] if vectors.ndim == 1 else self._quantiser.points(vectors)
 
 
 def _assembled(tensors: dict[str, np.ndarray]) -> Quantiser:
-    """A quantiser of the tensors that `Quantiser.save` writes.
+    """A quantiser from the tensors that `Quantiser.save` writes.
 
     Raises:
-        KeyError: If one is missing.
-        ValueError: If one is of another form, or is not finite, or they do not fit each other.
+        KeyError: If a tensor is missing.
+        ValueError: If a tensor has another dtype or is not finite, or shapes do not match.
     """
     for name, tensor in tensors.items():
         if tensor.dtype != (np.bool_ if name == "residual" else np.float32):

@@ -1,4 +1,4 @@
-"""Report of a table of codes: use of each level, reconstruction error, collisions before and after."""
+"""Report of a table of codes: use of each level, reconstruction error, collisions, and further diagnostics."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,27 +21,27 @@ from minionerec.sid.table import LEVELS
 
 REPORT_FILE = "report.json"
 ERROR_ROWS = 1 << 16
-"""Items of the sample that errors are measured on where vectors are in a file."""
+"""Items of the sample on which errors of vectors in a file are measured."""
 
 
 @dataclass(frozen=True)
 class LevelUse:
-    """How one level uses its codes.
+    """Use of the codes of one level.
 
     Attributes:
         level: Letter of the level, as in its tokens.
-        items: Items that have a code at this level.
-        size: Codes in the codebook; None where the codebook is not available.
-        used: Codes that at least one item bears.
-        dead: Codes of the codebook without an item; None where the codebook is not available.
+        items: Number of items with a code at this level.
+        size: Codes in the codebook; None without a codebook.
+        used: Number of codes with at least one item.
+        dead: Number of codes without an item; None without a codebook.
         entropy_bits: Entropy of the code of a random item, in bits.
         perplexity: 2 ** entropy_bits: the number of equally used codes with the same entropy.
-        gini: Gini coefficient of the items per code, 0 where all have the same number and near 1 where one has all;
-            over the codebook where it is available, over the used codes otherwise.
-        largest: Items on the most used code.
+        gini: Gini coefficient of the items per code, 0 for equal use and near 1 if one code has all items; over the
+            codebook, or, without one, over the used codes.
+        largest: Items of the most used code.
         error: Share of the vectors' variance that the levels up to this one leave unexplained (squared distance of
             vectors and reconstruction, over squared distance of vectors and their mean); None without codebook.
-        use: Items per code, for codes 0 to the last one of the codebook (or the last one used).
+        use: Items per code, from code 0 to the last one of the codebook (or the last one used).
     """
 
     level: str
@@ -68,9 +68,9 @@ def level_use(
 
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
-        vectors: float32 (N, D), from which the codes were made, for the error.
-        codebooks: Float32 (C_l, D) for the first levels, for sizes and errors.
-        rows: int64 (R,), items that `vectors` (R, D) are of, where they are a sample; then so are the errors.
+        vectors: float32 (N, D), the quantised vectors, for the error.
+        codebooks: float32 (C_l, D) of the first levels, for sizes and errors.
+        rows: int64 (R,), items of a sample; then `vectors` is (R, D), and errors are those of the sample.
 
     Returns:
         One entry per level.
@@ -136,50 +136,49 @@ def sid_report(
     counts: dict[str, Any] | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The content of `report.json`.
+    """Build the content of `report.json`.
 
     Keys: `method`; `items`; `unique` (distinct SIDs); `levels` (list of `LevelUse` as objects, for the final codes);
-    `collisions` (`Resolution` as an object);
-    `counts` (the stage's counts: dimensions, empty and duplicate texts...); of vectors in a file
-    `error_rows`, the number of items in a sample whose variance the levels' errors are of.
+    `collisions` (`Resolution` as an object); `counts` (the stage's counts: dimensions, empty and duplicate texts...);
+    for vectors in a file also `error_rows`, the number of sampled items on which the levels' errors are measured.
 
     Args:
-        method: How the codes were made.
+        method: Name of the method that made the codes.
         codes: int32 (N, L), the final codes.
-        resolution: How collisions were resolved.
-        vectors: float32 (N, D), if the codes were made from available vectors. Of those in a file a sample is read.
+        resolution: Result of resolving collisions.
+        vectors: float32 (N, D), the quantised vectors, if available; a sample of those in a file is read.
         codebooks: Per level float32 (C_l, D), if available.
-        counts: Anything else that was counted.
+        counts: Further counts.
         seed: Seed of the sample.
 
     Returns:
         A JSON-ready mapping.
     """
-    rows, known = None, vectors if isinstance(vectors, np.ndarray) else None
-    if vectors is not None and known is None:
-        rows = training_rows(len(vectors), ERROR_ROWS, seed)
-        known = vectors[rows]
+    sample, sampled_vectors = None, vectors if isinstance(vectors, np.ndarray) else None
+    if vectors is not None and sampled_vectors is None:
+        sample = training_rows(len(vectors), ERROR_ROWS, seed)
+        sampled_vectors = vectors[sample]
     return {
         "method": method,
         "items": resolution.after.items,
         "unique": resolution.after.unique,
-        "levels": [asdict(use) for use in level_use(codes, vectors=known, codebooks=codebooks, rows=rows)],
-        **({} if rows is None else {"error_rows": len(rows)}),
+        "levels": [asdict(use) for use in level_use(codes, vectors=sampled_vectors, codebooks=codebooks, rows=sample)],
+        **({} if sample is None else {"error_rows": len(sample)}),
         "collisions": asdict(resolution),
         "counts": dict(counts or {}),
     }
 
 
 def read_sid_report(folder: Path) -> dict[str, Any]:
-    """`report.json` of a folder of semantic IDs, with the keys of `sid_report`.
+    """Read `report.json` of a folder of semantic IDs, with the keys of `sid_report`.
 
     Args:
         folder: The artefact's directory.
 
     Raises:
-        ArtefactError: If it is missing, no JSON, or of another form.
+        ArtefactError: If the file is missing, no JSON, or lacks a key.
     """
-    from pydantic import TypeAdapter, ValidationError  # takes a tenth of a second
+    from pydantic import TypeAdapter, ValidationError  # slow to import
 
     path = folder / REPORT_FILE
     report: dict[str, Any] = read_json(path)
@@ -201,13 +200,13 @@ class _Content:
 
 
 def report_lines(report: Mapping[str, Any]) -> list[str]:
-    """A report as lines of text for the log.
+    """Format a report as lines of text for the log.
 
     Args:
         report: Result of `sid_report`.
 
     Returns:
-        One line per level, and one each for collisions before and after.
+        A line per level, and lines for collisions before and after.
     """
     lines = []
     for use in report["levels"]:
@@ -223,17 +222,17 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     same = collisions["before"] == collisions["after"]
     lines.append(_collision_line("SIDs" if same else "before", collisions["before"]))
     if not same:
-        paid = collisions["distance_paid"]
-        cost = "" if not paid else f", squared distance added {paid:.4g}"
+        increase = collisions["distance_paid"]
+        cost = "" if not increase else f", squared distance added {increase:.4g}"
         lines.append(_collision_line("after", collisions["after"]))
         lines.append(f"collisions: {collisions['method']} changed {collisions['moved']} SIDs{cost}")
     return lines
 
 
-_SHARED = 0.005  # share of items that share an SID; with .8 % of Industrial's items 7 % of its test examples had one
-_USED = 0.05  # perplexity over codes; tables that a model was trained on have .12 and more
-# Buyer purity of the first code over that of two random items: 1 for shuffled SIDs, 1.7 where TF-IDF fails.
-_BUYERS = 2.0
+_MAX_SHARING_RATE = 0.005  # at .8 %, 7 % of the test examples of Industrial have a target that shares its SID
+_MIN_CODE_USE = 0.05  # perplexity over codes; tables that a model was trained on have .12 and more
+# Buyer purity of the first code over that of two random items: 1 for shuffled SIDs, 1.7 for an encoder that fails.
+_MIN_BUYER_RATIO = 2.0
 
 
 _MISSING = {
@@ -243,59 +242,66 @@ _MISSING = {
         "where items have texts, try an encoder of texts with with_interactions true",
     ),
 }
-"""Count of items without a vector → why they have none, and what to try."""
+"""Name of a count of items without a vector → the reason, and the remedy."""
 
 
 def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> str:
-    """One or two sentences: what is wrong with a table and what to try, or that nothing is.
+    """Describe the problems of a table with remedies in one or two sentences, or say that there are none.
 
-    Thresholds are from the tables of docs/results/sids.md, some of which a recommender was trained on.
+    Thresholds are derived from the tables of docs/results/sids.md, on some of which a recommender was trained.
 
     Args:
         report: Result of `sid_report`.
-        measures: Result of `diagnose`, where the table was measured against interactions.
+        measures: Result of `diagnose`; None if the table was not compared with interactions.
     """
-    found, after, levels = [], report["collisions"]["after"], report["levels"]
+    problems, after, levels = [], report["collisions"]["after"], report["levels"]
     fitted = any(use["size"] for use in levels)
     counts = report.get("counts", {})
     counted = _MISSING.keys() & counts.keys()
-    if len(counted) == 1 and counts[key := counted.pop()]:  # with both, what lacks one may have a vector of the other
-        why, ways = _MISSING[key]
-        found.append(f"{counts[key]:,} items {why} and so have no vector, and their codes say nothing of them: {ways}")
-    taken = report["collisions"]["method"]
-    resolving = [name for name in ("relocate", "extra_token") if name != taken and (name != "relocate" or fitted)]
-    if after["sharing_rate"] > _SHARED:
-        found.append(
-            f"{after['sharing_items']:,} items ({after['sharing_rate']:.1%}) share an SID, and a recommender cannot "
-            f"rank one of them above another: try collisions {' or '.join(resolving)}"
+    if len(counted) == 1 and counts[key := counted.pop()]:  # with both counts, an item may have one of the two vectors
+        reason, remedy = _MISSING[key]
+        problems.append(
+            f"{counts[key]:,} items {reason} and so have no vector, and their codes say nothing of them: {remedy}"
         )
-    few = [
+    method = report["collisions"]["method"]
+    alternatives = [name for name in ("relocate", "extra_token") if name != method and (name != "relocate" or fitted)]
+    if after["sharing_rate"] > _MAX_SHARING_RATE:
+        problems.append(
+            f"{after['sharing_items']:,} items ({after['sharing_rate']:.1%}) share an SID, and a recommender cannot "
+            f"rank one of them above another: try collisions {' or '.join(alternatives)}"
+        )
+    poor_levels = [
         use["level"]
         for use in levels
-        if use["size"] and use["size"] > 2 and use["perplexity"] < _USED * min(use["size"], use["items"])
+        if use["size"] and use["size"] > 2 and use["perplexity"] < _MIN_CODE_USE * min(use["size"], use["items"])
     ]
-    if few:
+    if poor_levels:
         other = "" if report["method"] == "balanced_kmeans" else "method balanced_kmeans, "
-        found.append(
-            f"the codes of level {', '.join(few)} hardly distinguish items: try {other}smaller codebook_sizes, or "
-            "another encoder"
+        problems.append(
+            f"the codes of level {', '.join(poor_levels)} hardly distinguish items: try {other}smaller codebook_sizes, "
+            "or another encoder"
         )
-    times = None
+    ratio = None
     if measures is not None and measures.prefixes[0].buyer_purity is not None and measures.buyer_chance:
-        times = measures.prefixes[0].buyer_purity / measures.buyer_chance
-    if measures is not None and times is not None and times < _BUYERS and measures.buyer_chance * _BUYERS <= 1:
+        ratio = measures.prefixes[0].buyer_purity / measures.buyer_chance
+    if (
+        measures is not None
+        and ratio is not None
+        and ratio < _MIN_BUYER_RATIO
+        and measures.buyer_chance * _MIN_BUYER_RATIO <= 1
+    ):
         other = "" if "items_without_interactions" in counts else "with_interactions true, or "
-        found.append(
-            f"the same users interact with items of one first code hardly more often ({times:.1f} times) than with any "
+        problems.append(
+            f"the same users interact with items of one first code hardly more often ({ratio:.1f} times) than with any "
             f"two items: try {other}another encoder"
         )
-    if found:
-        return f"Advice: {'; '.join(found)}."
-    alike = ""
-    if times is not None:
-        alike = f", and two items of one first code are {times:.1f} times as alike in their users as any two"
+    if problems:
+        return f"Advice: {'; '.join(problems)}."
+    similarity = ""
+    if ratio is not None:
+        similarity = f", and two items of one first code are {ratio:.1f} times as alike in their users as any two"
     used = ", the levels are used" if fitted else ""
-    return f"Advice: none. Nearly every item has an SID of its own{used}{alike}."
+    return f"Advice: none. Nearly every item has an SID of its own{used}{similarity}."
 
 
 def _collision_line(name: str, values: Mapping[str, Any]) -> str:
@@ -306,10 +312,10 @@ def _collision_line(name: str, values: Mapping[str, Any]) -> str:
     )
 
 
-# Measures of a table of SIDs before any recommender is trained on it.
+# Diagnostics of a table of SIDs before a recommender is trained on it.
 
 FOLDS = 5
-STRENGTH = 100.0  # rows that the prior of a conditional distribution counts for
+STRENGTH = 100.0  # weight of the prior of a conditional distribution, in examples
 HITS = 10
 
 
@@ -319,16 +325,17 @@ class PrefixMeasures:
 
     Attributes:
         length: Codes in the prefix, l.
-        prefixes: Distinct prefixes.
+        prefixes: Number of distinct prefixes.
         grouped_items: Share of items that share their prefix with another item; the purities are means over them.
-        variance_left: Share of the item vectors' variance within groups of equal prefix. Unlike the error of codebooks
-            it compares tables of any origin on the same vectors; it is 0 where no item shares its prefix.
-        word_purity: Mean cosine of an item's words with those of the other items of its prefix; None where no item
-            shares its prefix.
-        buyer_purity: The same for buyers: over items with a buyer in the training examples.
+        variance_left: Share of the item vectors' variance within groups of equal prefix. Unlike the error of codebooks,
+            it compares tables of any origin on the same vectors; 0 if no item shares its prefix.
+        word_purity: Mean cosine of an item's words with those of the other items of its prefix; None if no item shares
+            its prefix.
+        buyer_purity: Mean cosine of an item's buyers with those of the other items of its prefix, over items with a
+            buyer in the training examples.
         next_hits: Share of training examples whose target has one of the 10 likeliest prefixes after the prefix of the
             history's last item, by counts from the other folds.
-        popular_hits: The same with the 10 most frequent prefixes, whatever the history.
+        popular_hits: Share of training examples whose target has one of the 10 most frequent prefixes.
     """
 
     length: int
@@ -349,11 +356,11 @@ class Diagnostics:
         levels: Use of each level.
         collisions: Counts of shared SIDs.
         prefixes: Measures of prefixes of length 1 to L.
-        bits_per_item: Bits to name the target of a training row, code by code and then among the items of the SID,
-            given its history's last item: mean over rows of -log2 p by counts from the other folds (`next_item_bits`).
-        popular_bits: The same without the history.
+        bits_per_item: Mean bits to encode the target of a training example given the last item of its history
+            (`next_item_bits`).
+        popular_bits: Mean bits without the history.
         word_chance: Mean cosine of the words of two random items: `word_purity` by chance.
-        buyer_chance: The same for buyers.
+        buyer_chance: Mean cosine of the buyers of two random items: `buyer_purity` by chance.
     """
 
     levels: Sequence[LevelUse]
@@ -367,15 +374,15 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The data that tables are measured on; the same for all of them.
+    """Data on which tables are compared, for `diagnose`.
 
     Attributes:
-        vectors: float32 (N, D), a vector of each item.
+        vectors: float32 (N, D), vector of each item.
         words: float32 (N, V), TF-IDF of each item's words, rows of length 1 or 0.
-        buyers: float32 (N, U), who bought each item in the training examples, rows of length 1 or 0.
-        last: int64 (R,), last item of the history of each training row that has one.
-        target: int64 (R,), its target.
-        fold: int64 (R,), 0 to 4; all rows of a user are in one fold.
+        buyers: float32 (N, U), users of each item in the training examples, rows of length 1 or 0.
+        last: int64 (R,), last item of the history of each training example that has one.
+        target: int64 (R,), target of each of these examples.
+        fold: int64 (R,), 0 to 4; all examples of a user are in one fold.
     """
 
     vectors: np.ndarray
@@ -393,17 +400,17 @@ def gather_evidence(
     histories: Sequence[np.ndarray],
     targets: np.ndarray,
 ) -> Evidence:
-    """Prepare items and training examples for measuring tables.
+    """Prepare items and training examples for `diagnose`.
 
     Args:
         vectors: float32 (N, D), row i = item i.
         titles: N texts.
-        users: User of each training row.
-        histories: Item indices of each row, oldest first.
-        targets: int (R,), item index of each row's target.
+        users: User of each training example.
+        histories: Item indices of each example, oldest first.
+        targets: int (R,), item index of each example's target.
 
     Raises:
-        DataError: If no title holds a word, or no row has a history.
+        DataError: If no title holds a word, or no example has a history.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -411,22 +418,22 @@ def gather_evidence(
         words = TfidfVectorizer(token_pattern=word_pattern(titles), dtype=np.float32).fit_transform(titles)
     except ValueError:
         raise DataError(f"none of the {len(titles)} titles holds a word, so similar items cannot be found.") from None
-    numbers = np.unique(np.asarray(users, dtype=str), return_inverse=True)[1]
+    user_numbers = np.unique(np.asarray(users, dtype=str), return_inverse=True)[1]
     lengths = np.array([len(history) for history in histories])
     if not lengths.any():
         raise DataError(
             f"none of the {len(lengths)} training examples has a history, so no next item can be predicted."
         )
     seen = np.concatenate([*histories, targets]).astype(np.int64)
-    buyer = np.concatenate([np.repeat(numbers, lengths), numbers])
+    buyer = np.concatenate([np.repeat(user_numbers, lengths), user_numbers])
     pairs = np.unique(np.stack([seen, buyer], axis=1), axis=0)
     bought = np.bincount(pairs[:, 0], minlength=len(titles))
     weights = (1 / np.sqrt(bought[pairs[:, 0]])).astype(np.float32)
-    buyers = csr_array((weights, (pairs[:, 0], pairs[:, 1])), shape=(len(titles), int(numbers.max()) + 1))
-    rows = np.flatnonzero(lengths > 0)
-    last = np.array([histories[row][-1] for row in rows.tolist()], dtype=np.int64)
-    target = np.asarray(targets, dtype=np.int64)[rows]
-    return Evidence(vectors, csr_array(words), buyers, last, target, numbers[rows] % FOLDS)
+    buyers = csr_array((weights, (pairs[:, 0], pairs[:, 1])), shape=(len(titles), int(user_numbers.max()) + 1))
+    with_history = np.flatnonzero(lengths > 0)
+    last = np.array([histories[row][-1] for row in with_history.tolist()], dtype=np.int64)
+    target = np.asarray(targets, dtype=np.int64)[with_history]
+    return Evidence(vectors, csr_array(words), buyers, last, target, user_numbers[with_history] % FOLDS)
 
 
 def diagnose(codes: np.ndarray, evidence: Evidence, codebooks: Sequence[np.ndarray] | None = None) -> Diagnostics:
@@ -434,8 +441,8 @@ def diagnose(codes: np.ndarray, evidence: Evidence, codebooks: Sequence[np.ndarr
 
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
-        evidence: What to judge by.
-        codebooks: Per level float32 (C_l, D'), where they are available: their sizes show which codes are unused.
+        evidence: Result of `gather_evidence`.
+        codebooks: Per level float32 (C_l, D'), if available, for the number of unused codes.
 
     Returns:
         The measures.
@@ -487,10 +494,10 @@ def purity(groups: np.ndarray, features: csr_array) -> float | None:
 
     Args:
         groups: int64 (N,), group of each item.
-        features: float (N, F), rows of length 1; rows of zeros are left out, and so are items alone in their group.
+        features: float (N, F), rows of length 1; rows of zeros and items alone in their group are left out.
 
     Returns:
-        The mean; None where every item is alone.
+        The mean; None if every item is alone.
 
     Example:
         >>> purity(np.array([0, 0, 1]), csr_array(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])))
@@ -500,7 +507,7 @@ def purity(groups: np.ndarray, features: csr_array) -> float | None:
     features, groups = features[filled], np.unique(groups[filled], return_inverse=True)[1]
     sizes = np.bincount(groups)
     member = csr_array((np.ones(len(groups)), (groups, np.arange(len(groups)))), shape=(len(sizes), len(groups)))
-    # The cosines of all pairs of a group, each item with itself included, are the square of the group's sum.
+    # The sum of the cosines of all pairs of a group, including each item with itself, is the square of the group's sum.
     squares = np.asarray((member @ features).power(2).sum(axis=1)).reshape(-1)
     many = sizes > 1
     if not many.any():
@@ -518,7 +525,7 @@ def _variance_left(groups: np.ndarray, vectors: np.ndarray) -> float:
 
 
 def _hits(groups: np.ndarray, evidence: Evidence) -> tuple[float, float]:
-    """Share of examples whose target's group is among the 10 likeliest: without the history, and after the last item's.
+    """Share of examples whose target's group is in the top 10: by frequency, and after the group of the last item.
 
     The likelihood of group q after p is (n(p, q) + 100 n(q) / n) / (n(p) + 100), with counts n from the other folds;
     ties go to the lower number.
@@ -534,39 +541,38 @@ def _hits(groups: np.ndarray, evidence: Evidence) -> tuple[float, float]:
         best = np.argsort(-frequency, kind="stable")[:HITS]
         popular += int(np.isin(target[here], best).sum())
         after = csr_array((np.ones(int((~here).sum())), (last[~here], target[~here])), shape=(size, size))
-        pairs, rows = np.unique(np.stack([last[here], target[here]], axis=1), axis=0, return_counts=True)
+        pairs, pair_counts = np.unique(np.stack([last[here], target[here]], axis=1), axis=0, return_counts=True)
         starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1)).tolist()
         for start, end in pairwise([*starts, len(pairs)]):
             p = int(pairs[start, 0])
             seen = after.indices[after.indptr[p] : after.indptr[p + 1]]
-            candidates = np.union1d(seen, best)  # no other group can be among the ten
+            candidates = np.union1d(seen, best)  # no other group can be in the top 10
             scores = prior[candidates].copy()
             scores[np.searchsorted(candidates, seen)] += after.data[after.indptr[p] : after.indptr[p + 1]]
             top = candidates[np.argsort(-scores, kind="stable")[:HITS]]
-            following += int(rows[start:end][np.isin(pairs[start:end, 1], top)].sum())
-    rows_seen = len(target)
-    return popular / rows_seen, following / rows_seen
+            following += int(pair_counts[start:end][np.isin(pairs[start:end, 1], top)].sum())
+    return popular / len(target), following / len(target)
 
 
 def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = True) -> float:
     """Bits to encode a training example's target given the last item of its history, by counts from the other folds.
 
-    The table is read as the recommender reads it, code by code. With the target's earlier codes s, the next code c has
-    probability
+    Targets are encoded code by code, as a recommender generates them. After the target's earlier codes s, the next code
+    c has probability
 
         p_0(c | s) = (n(s, c) + 100 / children(s)) / (n(s) + 100)
         p_k(c | s, h_k) = (n(h_k, s, c) + 100 p_(k-1)(c | s, h_(k-1))) / (n(h_k, s) + 100),   k = 1 ... L
 
-    where n counts rows of the other folds, h_k is the prefix of length k of the history's last item, and children(s)
-    is how many codes follow s in the table. Items that share an SID are distinguished with log2 of their number.
+    where n counts examples of the other folds, h_k is the prefix of length k of the history's last item, and
+    children(s) is the number of codes that follow s in the table. Items that share an SID add log2 of their number.
 
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
-        evidence: What to judge by.
-        use_history: Continue to p_L; otherwise stay with p_0.
+        evidence: Result of `gather_evidence`.
+        use_history: Whether to use p_L rather than p_0.
 
     Returns:
-        Mean over rows, in bits. A table in random order with all SIDs distinct would need log2 N without counts.
+        Mean over examples, in bits. Without counts, distinct SIDs in random order need log2 N bits.
     """
     numbers = prefix_numbers(codes)
     last, target, fold = evidence.last, evidence.target, evidence.fold
@@ -576,19 +582,19 @@ def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = Tr
     for groups in numbers:
         parents = np.zeros(int(groups.max()) + 1, dtype=np.int64)
         parents[groups] = before
-        chance = 1 / np.bincount(parents)[before[target]]
+        probability = 1 / np.bincount(parents)[before[target]]
         for context in contexts:
             position = context[last] * (int(before.max()) + 1) + before[target]
-            followed = _elsewhere(position * len(parents) + groups[target], fold)
-            chance = (followed + STRENGTH * chance) / (_elsewhere(position, fold) + STRENGTH)
-        bits -= np.log2(chance)
+            count = _count_in_other_folds(position * len(parents) + groups[target], fold)
+            probability = (count + STRENGTH * probability) / (_count_in_other_folds(position, fold) + STRENGTH)
+        bits -= np.log2(probability)
         before = groups
     return float(bits.mean())
 
 
-def _elsewhere(keys: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """How often the key of each example occurs in other folds."""
+def _count_in_other_folds(keys: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """Number of examples of other folds with the same key, for each example."""
     number = np.unique(keys, return_inverse=True)[1].astype(np.int64)
     here = number * FOLDS + fold
-    elsewhere: np.ndarray = np.bincount(number)[number] - np.bincount(here)[here]
-    return elsewhere
+    counts: np.ndarray = np.bincount(number)[number] - np.bincount(here)[here]
+    return counts

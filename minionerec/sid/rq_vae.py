@@ -1,4 +1,4 @@
-"""The residual-quantised variational autoencoder, from scratch or on top of k-means codebooks."""
+"""Residual-quantised variational autoencoder (RQ-VAE), from scratch or on top of k-means codebooks."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,13 +17,13 @@ from minionerec.sid.quantiser import Encoder, Quantiser
 logger = get_logger(__name__)
 
 COMMITMENT = 0.25
-CHECK_EVERY = 10  # epochs from one check of the error to the next
-_START_POINTS = 256  # per code: the most that k-means trains on
-_ROWS = 1 << 14
+CHECK_EVERY = 10  # epochs between checks of the error
+_START_POINTS = 256  # k-means points per code
+_BLOCK = 1 << 14  # vectors at once
 
 
 def _mlp(sizes: Sequence[int], residual: bool, generator: torch.Generator) -> nn.Sequential:
-    """Linear layers with ReLU between them; of a residual the last is zero at first."""
+    """Linear layers with ReLU between them; the last layer of a residual MLP is initialised to zero."""
     layers = [nn.Linear(*pair, device="meta").to_empty(device="cpu") for pair in pairwise(sizes)]
     for layer in layers:
         nn.init.xavier_normal_(layer.weight, generator=generator)
@@ -34,9 +34,9 @@ def _mlp(sizes: Sequence[int], residual: bool, generator: torch.Generator) -> nn
 
 
 class _RqVae(nn.Module):
-    """Encoder, residual codebooks, decoder. Residual: encoder and decoder are added to their inputs.
+    """Encoder, residual codebooks and decoder; with `residual`, encoder and decoder are added to their inputs.
 
-    Vectors (N, D) of the items are centred, and divided by their mean standard deviation.
+    Vectors (N, D) are centred and divided by their mean standard deviation.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class _RqVae(nn.Module):
         """Codes (n, L), the codebooks' loss, and the residuals before each level and after the last: L + 1 (n, D')."""
         residuals, codes, loss = [latents], [], latents.new_zeros(())
         for book in self.codebooks:
-            left = residuals[-1]
+            residual = residuals[-1]
             with torch.no_grad():
-                code = torch.addmm((book * book).sum(1), left, book.T, alpha=-2).argmin(1)
+                code = torch.addmm((book * book).sum(1), residual, book.T, alpha=-2).argmin(1)
             chosen = book[code]
-            loss = loss + nn.functional.mse_loss(chosen, left.detach())
-            loss = loss + COMMITMENT * nn.functional.mse_loss(left, chosen.detach())
+            loss = loss + nn.functional.mse_loss(chosen, residual.detach())
+            loss = loss + COMMITMENT * nn.functional.mse_loss(residual, chosen.detach())
             codes.append(code)
-            residuals.append(left - chosen.detach())
+            residuals.append(residual - chosen.detach())
         return torch.stack(codes, 1), loss / len(self.codebooks), residuals
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -106,51 +106,49 @@ def fit_rq_vae(
 ) -> tuple[Quantiser, list[float], int, int]:
     """Train a residual-quantised VAE (Lee et al., 2022; for semantic IDs, Rajput et al., 2023, section 3.1).
 
-    Encoder and decoder are perceptrons, mirrored; level l takes the nearest code of the residual of the levels before.
-    Loss: mean squared error of the decoded items, plus the levels' mean of ||sg(r) - e||^2 + 0.25 ||r - sg(e)||^2, all
-    as means over elements; straight-through gradient from decoder to encoder; AdamW. Codebooks start at residual
-    k-means of the first latents. `plus` fine-tunes k-means instead of learning from scratch: the encoder is z = x +
-    MLP(x) with a last layer of zeros with the vectors' dimensions, so that training begins at residual k-means of the
-    vectors.
+    Encoder and decoder are mirrored MLPs; level l takes the nearest code of the residual of the earlier levels. The
+    loss is the mean squared error of the decoded items plus the mean over levels of ||sg(r) - e||^2 +
+    0.25 ||r - sg(e)||^2, as means over elements, with a straight-through gradient from decoder to encoder; the
+    optimiser is AdamW. Codebooks are initialised by residual k-means of the initial latents. With `plus`, training
+    fine-tunes residual k-means of the vectors: the encoder is z = x + MLP(x), whose last layer is initialised to zero.
 
     Deviations:
 
     1. Vectors are centred and divided by one number.
-    2. With `plus` the decoder is x = q + MLP(q) with a last layer of zeros as well: nothing is lost at the start.
-    3. Every 10 epochs the error is taken over all items, and codes that no item uses move to residuals of random items.
-    4. Training stops after `patience` such checks without a new least error; the best check's weights are returned.
+    2. With `plus`, the decoder is x = q + MLP(q), whose last layer is initialised to zero as well.
+    3. Every 10 epochs the error is computed over all items, and unused codes move to residuals of random items.
+    4. Training stops after `patience` checks without a new least error; the best check's weights are returned.
 
     Args:
         vectors: float32 (N, D), all finite.
         codebook_sizes: Codes per level.
-        seed: Of weights, k-means, order of batches and revived codes; equal bytes on the same device with the same
-            `threads`.
-        plus: Fine-tune residual k-means of the vectors.
+        seed: Seed of weights, k-means, order of batches and revived codes; results are equal in every byte on the same
+            device with the same `threads`.
+        plus: Whether to fine-tune residual k-means of the vectors.
         hidden_sizes: Sizes of the encoder's hidden layers; the decoder has them in reverse.
-        latent_size: Dimensions D' of codebooks; with `plus` it is D, whatever is given.
-        epochs: Most passes over the items; 0 keeps the start.
-        learning_rate: Of AdamW, without weight decay.
+        latent_size: Dimensions D' of codebooks; ignored with `plus`, where it is D.
+        epochs: Maximum number of passes over the items; 0 keeps the initial weights.
+        learning_rate: Learning rate of AdamW, without weight decay.
         batch_size: Items per step.
         patience: Checks, 10 epochs apart, without a new least error before training stops.
-        threads: CPU threads of torch and BLAS while this runs.
-        device: "auto" (a GPU where there is one), or a device of torch's.
+        threads: CPU threads of torch and BLAS during the call.
+        device: "auto" (a GPU if there is one), or a torch device.
 
     Returns:
         The quantiser of the best check; the share of the vectors' variance that decoded items leave, at the start and
-        at each check; which of these is the best one; and how many codes were reset because no item used them, over all
-        levels and checks.
+        at each check; the index of the best of these; and the number of revived codes over all levels and checks.
 
     Raises:
         DataError: If the vectors are not finite, or there are fewer items than codes.
-        ConfigError: If there is no such device.
+        ConfigError: If the device cannot be used.
     """
-    where, generator = torch_device(device), torch.Generator().manual_seed(seed)
+    target_device, generator = torch_device(device), torch.Generator().manual_seed(seed)
     with _torch_threads(threads):
         model = _RqVae(vectors, hidden_sizes, vectors.shape[1] if plus else latent_size, plus, generator)
         latents = _encoder(model)(vectors)
         _, books = residual_kmeans(latents, codebook_sizes, seed, train_points_per_code=_START_POINTS, threads=threads)
         model.codebooks.extend(nn.Parameter(torch.from_numpy(book)) for book in books)
-        model.to(where)
+        model.to(target_device)
         errors, best, revived = _train(model, vectors, generator, learning_rate, epochs, batch_size, patience)
     model.to("cpu")
     books = [book.detach().numpy().copy() for book in model.codebooks]
@@ -166,14 +164,14 @@ def _train(
     batch_size: int,
     patience: int,
 ) -> tuple[list[float], int, int]:
-    """Train until a check fails too often, and restore the weights of the best check.
+    """Train until `patience` checks bring no new least error, and restore the weights of the best check.
 
     Returns:
-        The error at the start and at each check, the index of the least, and how many codes were revived.
+        The error at the start and at each check, the index of the least, and the number of revived codes.
     """
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     errors = [_check(model, vectors)[0]]
-    best, kept, revived = 0, _state(model), 0
+    best, best_state, revived = 0, _state(model), 0
     for epoch in progress(range(1, epochs + 1), "RQ-VAE", unit="epoch"):
         order = torch.randperm(len(vectors), generator=generator)
         for start in range(0, len(order), batch_size):
@@ -185,12 +183,12 @@ def _train(
         error, codes = _check(model, vectors)
         errors.append(error)
         if error < errors[best]:
-            best, kept = len(errors) - 1, _state(model)
+            best, best_state = len(errors) - 1, _state(model)
         elif len(errors) - 1 - best >= patience:
             break
         if epoch < epochs:
             revived += _revive(model, optimiser, vectors, codes, generator)
-    model.load_state_dict(kept)
+    model.load_state_dict(best_state)
     logger.info(
         "RQ-VAE: decoded items leave %.1f%% of the variance (%.1f%% at first; best of %d checks); %d codes revived.",
         100 * errors[best],
@@ -223,17 +221,17 @@ def _encoder(model: _RqVae) -> Encoder:
 
 @torch.no_grad()
 def _check(model: _RqVae, vectors: np.ndarray) -> tuple[float, torch.Tensor]:
-    """Share of the variance left by decoded items, and all codes (N, L)."""
-    left = total = 0.0
+    """Share of the variance that decoded items leave, and all codes (N, L)."""
+    error = total = 0.0
     codes = []
-    for start in range(0, len(vectors), _ROWS):
-        inputs = model.standardised(vectors[start : start + _ROWS])
+    for start in range(0, len(vectors), _BLOCK):
+        inputs = model.standardised(vectors[start : start + _BLOCK])
         latents = model.encode(inputs)
-        found, _, residuals = model.quantise(latents)
-        codes.append(found)
-        left += float((model.decode(latents - residuals[-1]) - inputs).square().sum(dtype=torch.float64))
+        block_codes, _, residuals = model.quantise(latents)
+        codes.append(block_codes)
+        error += float((model.decode(latents - residuals[-1]) - inputs).square().sum(dtype=torch.float64))
         total += float(inputs.square().sum(dtype=torch.float64))
-    return (left / total if total else 0.0), torch.cat(codes)
+    return (error / total if total else 0.0), torch.cat(codes)
 
 
 @torch.no_grad()
@@ -244,15 +242,15 @@ def _revive(
     codes: torch.Tensor,
     generator: torch.Generator,
 ) -> int:
-    """Put codes that no item uses on the residuals of random items; returns how many there were."""
+    """Move unused codes to the residuals of random items, and return the number of such codes."""
     revived = 0
     books: Any = model.codebooks
     for level, book in enumerate(books):
         dead = torch.bincount(codes[:, level], minlength=len(book)).eq(0).nonzero().squeeze(1)
         if not len(dead):
             continue
-        rows = torch.randint(len(codes), (len(dead),), generator=generator)
-        _, _, residuals = model.quantise(model.encode(model.standardised(vectors[rows.numpy()])))
+        items = torch.randint(len(codes), (len(dead),), generator=generator)
+        _, _, residuals = model.quantise(model.encode(model.standardised(vectors[items.numpy()])))
         book[dead] = residuals[level]
         for state in ("exp_avg", "exp_avg_sq"):
             optimiser.state[book][state][dead] = 0

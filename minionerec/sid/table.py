@@ -1,4 +1,4 @@
-"""`SidTable`, the only owner of item ↔ code tuple ↔ token string."""
+"""`SidTable`: the mapping between items, code tuples and token strings."""
 
 import hashlib
 import json
@@ -22,13 +22,11 @@ from minionerec.core.errors import DataError
 from minionerec.core.parquet import readable
 from minionerec.data.rows import LazySequence
 
-# Rows of codes in order, by arrays alone: one number a row, and the rows under a prefix.
-
-_MOST = 2**62
+_MAX_KEY = 2**62
 
 
 def row_keys(codes: np.ndarray) -> np.ndarray:
-    """One number a row: equal where rows are, and in the order of the rows, level by level; -1 is first.
+    """Integer keys of rows of codes: equal for equal rows, and in the lexicographic order of the rows; -1 is first.
 
     Args:
         codes: int (N, L), at least -1.
@@ -41,58 +39,56 @@ def row_keys(codes: np.ndarray) -> np.ndarray:
         [2, 1, 0, 3]
     """
     keys = np.zeros(len(codes), dtype=np.int64)
-    below = 1  # all keys so far are
+    bound = 1  # exclusive upper bound of the keys
     for column in codes.T:
         width = int(column.max(initial=-1)) + 2
-        if below > _MOST // width:
-            found, keys = np.unique(keys, return_inverse=True)
-            below = len(found)
+        if bound > _MAX_KEY // width:
+            distinct, keys = np.unique(keys, return_inverse=True)
+            bound = len(distinct)
         keys *= width
         keys += column
         keys += 1
-        below *= width
+        bound *= width
     return keys
 
 
 def group_sizes(codes: np.ndarray) -> np.ndarray:
-    """Multiplicity of each distinct row, in the order of the rows: int64 (G,)."""
+    """Multiplicity of each distinct row, in lexicographic order of the rows: int64 (G,)."""
     sizes: np.ndarray = np.unique(row_keys(codes), return_counts=True)[1]
     return sizes
 
 
-def by_column(rows: np.ndarray) -> list[np.ndarray]:
-    """The columns of a matrix, each in one piece of memory."""
-    return [np.ascontiguousarray(column) for column in rows.T]
+def by_column(codes: np.ndarray) -> list[np.ndarray]:
+    """The columns of a matrix as contiguous arrays."""
+    return [np.ascontiguousarray(column) for column in codes.T]
 
 
 def prefix_span(columns: Sequence[np.ndarray], prefix: Sequence[int]) -> tuple[int, int]:
-    """Positions [first, last) of the rows that begin with a prefix, among sorted ones, of which those are adjacent.
+    """Positions [first, last) of the rows that begin with a prefix, in a sorted table of codes.
 
     Args:
-        columns: The columns of the rows (`by_column`), int32 (G,) each.
+        columns: Columns of the table (`by_column`), int32 (G,) each.
         prefix: The codes of the first levels.
     """
     first, last = 0, len(columns[0])
     for column, code in zip(columns, prefix, strict=False):
-        part, wanted = column[first:last], column.dtype.type(code)
-        first, last = first + int(part.searchsorted(wanted)), first + int(part.searchsorted(wanted, side="right"))
+        part, value = column[first:last], column.dtype.type(code)
+        first, last = first + int(part.searchsorted(value)), first + int(part.searchsorted(value, side="right"))
     return first, last
 
 
-# Tables of codes with millions of items: item ids without an object an item, and `codes.parquet`.
-
 CODES_FILE = "codes.parquet"
 LARGE = 1 << 20
-"""Items beyond which a table is written as `codes.parquet`, and its ids and token strings are made on access."""
+"""Items beyond which a table is written as `codes.parquet`, and its ids and token strings are created on access."""
 _BLOCK = 1 << 16
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
 
 
 class ItemIds(LazySequence[str]):
-    """Item ids in one array of text, each made a `str` only on access.
+    """Item ids in one arrow array, each converted to `str` on access.
 
     Args:
-        ids: Strings: a list, other `ItemIds`, a pandas or an arrow column.
+        ids: Strings in a list, other `ItemIds`, or a pandas or arrow column.
     """
 
     def __init__(self, ids: Any):
@@ -109,27 +105,27 @@ class ItemIds(LazySequence[str]):
         return len(self) == len(other) and bool(pc.all(pc.equal(self.column, other.column)).as_py() is not False)
 
     def twice(self) -> str | None:
-        """An id that occurs more than once; None where all differ."""
+        """An id that occurs more than once; None if all differ."""
         if pc.count_distinct(self.column).as_py() == len(self):
             return None
         counted = pc.value_counts(self.column)
         return str(counted.filter(pc.greater(counted.field("counts"), 1))[0]["values"].as_py())
 
-    def positions_of(self, wanted: "ItemIds") -> np.ndarray:
-        """Index of each of some ids: int64 (n,), -1 where it is missing."""
-        found = pc.fill_null(pc.index_in(wanted.column, value_set=self.column.combine_chunks()), -1)
-        positions: np.ndarray = found.to_numpy().astype(np.int64)
+    def positions_of(self, other: "ItemIds") -> np.ndarray:
+        """Index of each id of `other`: int64 (n,), -1 if it is missing."""
+        indices = pc.fill_null(pc.index_in(other.column, value_set=self.column.combine_chunks()), -1)
+        positions: np.ndarray = indices.to_numpy().astype(np.int64)
         return positions
 
 
 def ids_of(items: pd.DataFrame) -> Sequence[str]:
-    """The ids of items, in their order: a list, or `ItemIds` of more than `LARGE`."""
+    """The ids of items in order: a list, or `ItemIds` for more than `LARGE`."""
     column = items["item_id"].astype(str)
     return ItemIds(column) if len(column) > LARGE else column.tolist()
 
 
 def hashed_ids(item_ids: Sequence[str]) -> "hashlib._Hash":
-    """The SHA-256, not yet finished, of ids as a JSON list, some at a time."""
+    """Hash object (SHA-256) that was fed the ids as a JSON list."""
     digest = hashlib.sha256(b"[")
     for start in range(0, len(item_ids), _BLOCK):
         digest.update((", " * (start > 0) + json.dumps(item_ids[start : start + _BLOCK])[1:-1]).encode())
@@ -138,7 +134,10 @@ def hashed_ids(item_ids: Sequence[str]) -> "hashlib._Hash":
 
 
 def read_codes(path: Path) -> tuple[ItemIds, np.ndarray]:
-    """The N item ids and the codes, int32 (N, L), of a `codes.parquet` of `SidTable.save_index`.
+    """Read a `codes.parquet` of `SidTable.save_index`.
+
+    Returns:
+        The N item ids, and their codes, int32 (N, L).
 
     Raises:
         ArtefactError: If the file cannot be read or has other columns, gaps, or codes below -1.
@@ -168,7 +167,7 @@ LEVELS = (*ascii_lowercase, *(first + second for first in ascii_lowercase for se
 """Names of levels: a to z, then aa to zz."""
 INDEX_FILE = "index.json"
 LARGEST_CODE = 2**20 - 1
-"""Codes of a level are 0 to this: tables of codes are made that large."""
+"""Largest code of a level; arrays over codes are allocated up to this size."""
 
 _TOKEN = re.compile(r"<([a-z]{1,2})_(0|[1-9][0-9]*)>")
 _SID = re.compile(r"(?:<[a-z]{1,2}_(?:0|[1-9][0-9]*)>)+")
@@ -185,10 +184,10 @@ def code_token(level: int, code: int) -> str:
 
 
 def split_sid(text: str) -> tuple[str, ...] | None:
-    """The token strings of one SID in text form, or None where the text is not exactly one SID.
+    """Split an SID in text form into its token strings; None if the text is not exactly one SID.
 
-    White space around the SID is ignored; levels must be those of `LEVELS` in order, and a code has one form alone:
-    ASCII digits, no leading zeros.
+    White space around the SID is ignored. Levels must be those of `LEVELS` in order; codes are ASCII digits without
+    leading zeros.
 
     Example:
         >>> split_sid("<a_12><b_7><c_201>")
@@ -234,14 +233,16 @@ class SidTable:
         if codes.ndim != 2 or len(codes) != len(item_ids) or not 1 <= codes.shape[1] <= len(LEVELS):
             raise DataError(f"codes have shape {codes.shape}; expected ({len(item_ids)}, 1 to {len(LEVELS)} levels).")
         present = codes >= 0
-        bad = np.flatnonzero(~present[:, 0] | (np.diff(present.astype(np.int8), axis=1) > 0).any(axis=1))
-        if len(bad):
-            raise DataError(f"item {item_ids[bad[0]]!r} has codes {codes[bad[0]].tolist()}: a level is missing.")
+        invalid = np.flatnonzero(~present[:, 0] | (np.diff(present.astype(np.int8), axis=1) > 0).any(axis=1))
+        if len(invalid):
+            raise DataError(
+                f"item {item_ids[invalid[0]]!r} has codes {codes[invalid[0]].tolist()}: a level is missing."
+            )
         self.codes = codes
-        self.item_ids: Sequence[str] = _kept(item_ids)
-        twice = _twice(self.item_ids)
-        if twice is not None:
-            raise DataError(f"item {twice!r} occurs twice; give each item one SID.")
+        self.item_ids: Sequence[str] = _stored_ids(item_ids)
+        duplicate = _duplicate(self.item_ids)
+        if duplicate is not None:
+            raise DataError(f"item {duplicate!r} occurs twice; give each item one SID.")
 
     def __len__(self) -> int:
         """Number of items, N."""
@@ -249,22 +250,22 @@ class SidTable:
 
     @property
     def levels(self) -> int:
-        """Most levels that an SID has, L."""
+        """Number of levels of the longest SID, L."""
         return int(self.codes.shape[1])
 
     def _tokens_between(self, start: int, stop: int) -> list[tuple[str, ...]]:
-        rows = self.codes[start:stop].tolist()
-        return [tuple(code_token(level, code) for level, code in enumerate(row) if code >= 0) for row in rows]
+        sids = self.codes[start:stop].tolist()
+        return [tuple(code_token(level, code) for level, code in enumerate(sid) if code >= 0) for sid in sids]
 
     @cached_property
     def token_tuples(self) -> Sequence[tuple[str, ...]]:
-        """Token strings of each item's SID, in item order: a list, made on access in a table of millions."""
+        """Token strings of each item's SID, in item order: a list, or computed on access beyond `LARGE` items."""
         tokens = LazySequence(len(self), self._tokens_between)
         return tokens if len(self) > LARGE else list(tokens)
 
     @cached_property
     def sids(self) -> Sequence[str]:
-        """SID string of each item, in item order: a list, made on access in a table of millions."""
+        """SID string of each item, in item order: a list, or computed on access beyond `LARGE` items."""
         sids = LazySequence(
             len(self), lambda start, stop: ["".join(tokens) for tokens in self.token_tuples[start:stop]]
         )
@@ -272,12 +273,12 @@ class SidTable:
 
     @cached_property
     def tokens(self) -> list[str]:
-        """All distinct token strings, in string order: the order in which vocabularies take them."""
+        """All distinct token strings in string order, which is their order in vocabularies."""
         used = (np.unique(column[column >= 0]).tolist() for column in self.codes.T)
         return sorted(code_token(level, code) for level, codes in enumerate(used) for code in codes)
 
     def items_of(self, sid: str) -> list[int]:
-        """Item indices with an SID, ascending; empty where none does."""
+        """Indices of the items with an SID, ascending; empty if there are none."""
         parts = split_sid(sid)
         if parts is None or len(parts) > self.levels or sid != "".join(parts):
             return []
@@ -287,8 +288,8 @@ class SidTable:
         if first == last:
             return []
         order, starts = self._by_number
-        found: list[int] = order[starts[first] : starts[first + 1]].tolist()
-        return found
+        items: list[int] = order[starts[first] : starts[first + 1]].tolist()
+        return items
 
     @cached_property
     def _columns(self) -> list[np.ndarray]:
@@ -296,7 +297,7 @@ class SidTable:
 
     @cached_property
     def _by_number(self) -> tuple[np.ndarray, np.ndarray]:
-        """Items in the order of their SIDs' numbers, and where each number begins."""
+        """Items in the order of their SIDs' numbers, and the start of each number's span."""
         order = np.argsort(self.sid_numbers, kind="stable")
         return order, np.concatenate([[0], np.cumsum(np.bincount(self.sid_numbers))])
 
@@ -329,7 +330,7 @@ class SidTable:
         return digest.hexdigest()
 
     def check_items(self, item_ids: Sequence[str], where: str) -> None:
-        """Check that the table holds exactly these items in this order.
+        """Check that the table has exactly these items in this order.
 
         Raises:
             DataError: Naming the first item that differs.
@@ -340,17 +341,17 @@ class SidTable:
             )
         if isinstance(self.item_ids, ItemIds) and self.item_ids.same(ItemIds(item_ids)):
             return
-        for item, (ours, theirs) in enumerate(zip(self.item_ids, item_ids, strict=True)):
-            if ours != theirs:
+        for item, (own_id, given_id) in enumerate(zip(self.item_ids, item_ids, strict=True)):
+            if own_id != given_id:
                 raise DataError(
-                    f"{where}: item {item} is {theirs!r}, in the SID table {ours!r}. Build SIDs for this corpus."
+                    f"{where}: item {item} is {given_id!r}, in the SID table {own_id!r}. Build SIDs for this corpus."
                 )
 
     def save_index(self, path: str | os.PathLike[str]) -> None:
         """Write the published form: a JSON object of item id → list of token strings, in item order.
 
-        Of more than `LARGE` items `codes.parquet` is written beside it instead: column `item_id` and, for each level,
-        a column of its name, int32, -1 where there is none.
+        More than `LARGE` items are written as `codes.parquet` in the same folder instead: column `item_id`, and an
+        int32 column named after each level, -1 after the end of an SID.
 
         Args:
             path: Path of `index.json`.
@@ -368,13 +369,12 @@ class SidTable:
         """Read the published form, or `codes.parquet`.
 
         Args:
-            path: An `index.json` or `codes.parquet` file, or a directory that holds one; of an `index.json` that is not
-                there the `codes.parquet` beside it is read.
-            item_ids: The corpus's items in item order; the file's own order if None.
+            path: An `index.json` or `codes.parquet` file, or a directory that holds one; if an `index.json` does not
+                exist, `codes.parquet` in the same folder is read.
+            item_ids: Items of the corpus in item order; the order of the file if None.
 
         Raises:
-            ArtefactError: If the file is missing or cannot be read, or the directory is a finished artefact of which a
-                file was changed since it was written.
+            ArtefactError: If the file is missing or cannot be read, or the directory is an artefact that was changed.
             DataError: If an item has no SID, or a list of tokens is not an SID; the message names file and item.
         """
         path = Path(path)
@@ -389,39 +389,39 @@ class SidTable:
         if not isinstance(content, dict):
             raise DataError(f"{path}: expected an object of item id → token strings, got {type(content).__name__}.")
         item_ids = list(content) if item_ids is None else [str(item_id) for item_id in item_ids]
-        rows = []
+        sids = []
         for item_id in item_ids:
             if item_id not in content:
                 raise _without_sid(path, item_id)
-            rows.append(_codes_of(content[item_id], item_id, path))
-        levels = max((len(row) for row in rows), default=0)
-        codes = np.full((len(rows), levels), -1, dtype=np.int32)
-        for position, row in enumerate(rows):
-            codes[position, : len(row)] = row
+            sids.append(_codes_of(content[item_id], item_id, path))
+        levels = max((len(sid) for sid in sids), default=0)
+        codes = np.full((len(sids), levels), -1, dtype=np.int32)
+        for item, sid in enumerate(sids):
+            codes[item, : len(sid)] = sid
         return cls(codes, item_ids)
 
     @classmethod
     def _from_codes(cls, path: Path, item_ids: Sequence[str] | None) -> "SidTable":
         ids, codes = read_codes(path)
-        wanted = ids if item_ids is None else ItemIds(item_ids)
-        if wanted is not ids and not ids.same(wanted):
-            positions = ids.positions_of(wanted)
+        requested_ids = ids if item_ids is None else ItemIds(item_ids)
+        if requested_ids is not ids and not ids.same(requested_ids):
+            positions = ids.positions_of(requested_ids)
             if (positions < 0).any():
-                raise _without_sid(path, wanted[int((positions < 0).argmax())])
+                raise _without_sid(path, requested_ids[int((positions < 0).argmax())])
             codes = codes[positions]
             used = (codes >= 0).any(axis=0)
             codes = codes[:, : int(used.sum())]
-        return cls(codes, wanted)
+        return cls(codes, requested_ids)
 
 
 def index_path(path: Path) -> Path:
-    """The file at the path of an `index.json`: that, or the `codes.parquet` in its place."""
+    """The path of an `index.json`, or of the `codes.parquet` in the same folder if only that exists."""
     codes = path.with_name(CODES_FILE)
     return codes if path.name == INDEX_FILE and not path.is_file() and codes.is_file() else path
 
 
 def index_size(path: Path) -> int:
-    """Number of items of an `index.json` or `codes.parquet`, which `SidTable.load_index` has read before."""
+    """Number of items of a valid `index.json` or `codes.parquet`."""
     return len(read_codes(path)[0]) if path.suffix == ".parquet" else len(read_json(path))
 
 
@@ -429,15 +429,15 @@ def _without_sid(path: Path, item_id: str) -> DataError:
     return DataError(f"{path}: item {item_id!r} has no SID. Build SIDs for this corpus (minionerec build-sids).")
 
 
-def _kept(item_ids: Sequence[str]) -> Sequence[str]:
-    """Item ids in the form of a table."""
+def _stored_ids(item_ids: Sequence[str]) -> Sequence[str]:
+    """Item ids as `SidTable` stores them."""
     if len(item_ids) > LARGE:
         return item_ids if isinstance(item_ids, ItemIds) else ItemIds([str(item_id) for item_id in item_ids])
     return tuple(str(item_id) for item_id in item_ids)
 
 
-def _twice(item_ids: Sequence[str]) -> str | None:
-    """An id that occurs twice, if any."""
+def _duplicate(item_ids: Sequence[str]) -> str | None:
+    """An id that occurs twice; None if all differ."""
     if isinstance(item_ids, ItemIds):
         return item_ids.twice()
     if len(set(item_ids)) == len(item_ids):
@@ -446,7 +446,7 @@ def _twice(item_ids: Sequence[str]) -> str | None:
 
 
 def _code_of(token: str) -> int:
-    """The code of a token; one too large for a table where it has more digits than the largest."""
+    """The code of a token; `LARGEST_CODE` + 1 if it has more digits than the largest code."""
     digits = token[token.index("_") + 1 : -1]
     return int(digits) if len(digits) <= len(str(LARGEST_CODE)) else LARGEST_CODE + 1
 
@@ -455,7 +455,7 @@ def _codes_of(tokens: object, item_id: str, path: Path) -> list[int]:
     """Codes of one item's list of token strings.
 
     Raises:
-        DataError: If it is not an SID, or a code is too large.
+        DataError: If the tokens are no SID, or a code is too large.
     """
     text = "".join(tokens) if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens) else ""
     parts = split_sid(text)

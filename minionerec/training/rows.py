@@ -367,7 +367,7 @@ def validation_set(
     chosen = np.arange(len(rows))
     if 0 < count < len(rows):
         chosen = np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])
-    examples = builder.some(bundle.task, rows=rows.take(chosen), training=False)
+    examples = builder.some(bundle.task, split_examples=rows.take(chosen), training=False)
     prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length)[0]
     numbers = bundle.table.sid_numbers if numbers is None else numbers
     targets = numbers[[example.target for example in examples]]

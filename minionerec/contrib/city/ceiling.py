@@ -99,34 +99,34 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], form: str, where: st
                 f"{where}: has {value} {name}, but {city} has {counts[name]}. Prepare the corpus from all of this city "
                 "(source 'tables', without core, start or end)."
             )
-    held = pa.Table.from_pandas(corpus.items[["item_id"]], preserve_index=False)["item_id"].cast(pa.string())
+    item_ids = pa.Table.from_pandas(corpus.items[["item_id"]], preserve_index=False)["item_id"].cast(pa.string())
     expected = pa.chunked_array([ids("p", np.arange(corpus.n_items), form)])
-    if not held.equals(expected):
+    if not item_ids.equals(expected):
         raise ConfigError(f"{where}: was not made from {city}: its items differ. Prepare it from there.")
 
 
-def contexts_of(rows: SplitExamples, form: str = PARQUET, memory: int = 0) -> PurchaseContexts:
+def contexts_of(examples: SplitExamples, form: str = PARQUET, memory: int = 0) -> PurchaseContexts:
     """The inputs of the law for the targets of some examples.
 
     Args:
-        rows: The examples.
-        form: Whose ids they have.
-        memory: Last items that are not taken once more.
+        examples: The examples.
+        form: Form of the ids.
+        memory: Number of last items that are not bought again.
 
     Raises:
         ConfigError: If the examples have no times.
     """
-    if rows.times is None:
+    if examples.times is None:
         raise ConfigError("the corpus has no times, but the city's purchases depend on them. Prepare it from the city.")
-    newest = rows.newest.astype(np.int64)
-    pauses = np.where(newest < 0, -1, rows.times.time - rows.times.previous)
+    newest = examples.newest.astype(np.int64)
+    pauses = np.where(newest < 0, -1, examples.times.time - examples.times.previous)
     recent = None
     if memory:
-        recent = np.full((len(rows), memory), -1, dtype=np.int64)
-        for row, history in enumerate(rows.histories):
+        recent = np.full((len(examples), memory), -1, dtype=np.int64)
+        for row, history in enumerate(examples.histories):
             last = history[-memory:][::-1]
             recent[row, : len(last)] = last
-    return PurchaseContexts(numbers_of(rows.users, form), newest, rows.times.time, pauses, recent)
+    return PurchaseContexts(numbers_of(examples.users, form), newest, examples.times.time, pauses, recent)
 
 
 class Totals:
@@ -138,8 +138,8 @@ class Totals:
         rows: Number of examples, R.
 
     Attributes:
-        probability: float64 (R,), of each example's target.
-        rank: int32 (R,), rank of the target from 1; 0 where it is after the largest cutoff.
+        probability: float64 (R,), probability of each example's target.
+        rank: int32 (R,), rank of the target from 1; 0 if it is after the largest cutoff.
     """
 
     def __init__(self, people: People, ks: Sequence[int], rows: int):
@@ -163,9 +163,9 @@ class Totals:
         self.probability[numbers] = probability_of(self.people, contexts, targets)
         lists, chances = likeliest(self.people, contexts, self.ks[-1])
         hits = lists == targets[:, None]
-        found = np.flatnonzero(hits.any(axis=1))
-        position = hits[found].argmax(axis=1)
-        self.rank[numbers[found]] = position + 1
+        hit_rows = np.flatnonzero(hits.any(axis=1))
+        position = hits[hit_rows].argmax(axis=1)
+        self.rank[numbers[hit_rows]] = position + 1
         for name, gains in self._gains.items():
             expected = chances[:, : len(gains)] @ gains
             self._mean[name] += float(expected.sum())
@@ -202,7 +202,7 @@ class Totals:
 
 
 def totals_of(corpus: Corpus, people: People, split: str, ks: Sequence[int], form: str = PARQUET) -> Totals:
-    """The totals over all examples of a split, one or more, read in batches.
+    """Compute the totals over all examples of a split, in batches.
 
     Args:
         corpus: All of the city.
@@ -212,9 +212,9 @@ def totals_of(corpus: Corpus, people: People, split: str, ks: Sequence[int], for
         form: Form of the city's ids.
     """
     totals = Totals(people, sorted(set(ks)), corpus.sizes[split])
-    for numbers, rows in progress(corpus.batches(split), "ranking examples", unit="batch"):
-        contexts, targets = contexts_of(rows, form, people.memory), rows.targets.astype(np.int64)
-        for begin in range(0, len(rows), AT_ONCE):
-            some = np.arange(begin, min(begin + AT_ONCE, len(rows)))
+    for numbers, examples in progress(corpus.batches(split), "ranking examples", unit="batch"):
+        contexts, targets = contexts_of(examples, form, people.memory), examples.targets.astype(np.int64)
+        for begin in range(0, len(examples), AT_ONCE):
+            some = np.arange(begin, min(begin + AT_ONCE, len(examples)))
             totals.add(numbers[some], contexts.take(some), targets[some])
     return totals

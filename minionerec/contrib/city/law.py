@@ -34,11 +34,11 @@ class PurchaseContexts:
 
     Attributes:
         users: int64 (R,), numbers of the users.
-        newest: int64 (R,), row of the items table that each bought last; -1 where nothing was bought before.
+        newest: int64 (R,), row of the items table that each user bought last; -1 for none.
         times: int64 (R,), seconds since 1970 of the purchase.
-        pauses: int64 (R,), seconds since the purchase before; -1 where there was none.
-        recent: int64 (R, memory), rows of the last items, which are not bought again, the newest first; -1 where
-            there were none. None where users may buy everything again.
+        pauses: int64 (R,), seconds since the previous purchase; -1 for none.
+        recent: int64 (R, memory), rows of the last items, which are not bought again, the newest first; -1 for none.
+            None if users may buy everything again.
     """
 
     users: np.ndarray
@@ -48,11 +48,11 @@ class PurchaseContexts:
     recent: np.ndarray | None = None
 
     def __len__(self) -> int:
-        """R."""
+        """Number of purchases, R."""
         return len(self.users)
 
     def take(self, positions: np.ndarray) -> "PurchaseContexts":
-        """Some of them."""
+        """The purchases at some positions."""
         recent = None if self.recent is None else self.recent[positions]
         return PurchaseContexts(
             self.users[positions], self.newest[positions], self.times[positions], self.pauses[positions], recent
@@ -61,16 +61,15 @@ class PurchaseContexts:
 
 @dataclass(frozen=True)
 class _Special:
-    """The shelves that have another source than fashion, and what their items depend on.
+    """The shelves that have another source than fashion, and the state that their items depend on.
 
     Attributes:
-        shelves: int64 (R, C), C = 3 + 8 + 4, and those of the last items; each shelf of a row counts where it stands
-            first.
-        shares: float64 (R, C), share of each in the purchase; 0 where it occurs a second time.
-        real: bool (R, C), whether it occurs there first.
+        shelves: int64 (R, C), C = 3 + 8 + 4, and those of the last items; of equal shelves of a row the first counts.
+        shares: float64 (R, C), share of each shelf in the purchase; 0 for a repeated shelf.
+        real: bool (R, C), False for a repeated shelf.
         styles: float64 (R, 20), share of each style among loyal purchases.
         fashion: float64 (R,), share of fashion.
-        epochs: int64 (R,).
+        epochs: int64 (R,), epoch of the purchase.
         there: bool (R, C, 20), the items that may be bought; None for all.
     """
 
@@ -128,7 +127,7 @@ def _special(people: People, contexts: PurchaseContexts) -> _Special:
 
 
 def _recent(people: People, contexts: PurchaseContexts) -> np.ndarray:
-    """Positions of the last items, int64 (R, memory), -1 where there were none.
+    """Positions of the last items, int64 (R, memory), -1 for none.
 
     Raises:
         ValueError: If the contexts lack them.
@@ -142,11 +141,11 @@ def _recent(people: People, contexts: PurchaseContexts) -> np.ndarray:
 
 def _appeal(world: World, epochs: np.ndarray, shelves: np.ndarray) -> np.ndarray:
     """Appeal of shelves (R, C) in the epochs (R,) of their rows: float64 (R, C)."""
-    found = np.empty(shelves.shape)
+    appeal = np.empty(shelves.shape)
     for epoch in np.unique(epochs).tolist():
-        rows = epochs == epoch
-        found[rows] = world.appeal(epoch)[shelves[rows]]
-    return found
+        in_epoch = epochs == epoch
+        appeal[in_epoch] = world.appeal(epoch)[shelves[in_epoch]]
+    return appeal
 
 
 def _of_shelves(world: World, special: _Special) -> np.ndarray:
@@ -170,7 +169,7 @@ def probabilities(people: People, contexts: PurchaseContexts) -> np.ndarray:
     """
     world = people.world
     special = _special(people, contexts)
-    rows = np.arange(len(contexts))
+    purchases = np.arange(len(contexts))
     ranks = world.ranks(np.arange(world.shelves)[:, None], np.arange(SHELF), special.epochs[:, None, None])
     fashion = np.stack([world.appeal(epoch) for epoch in special.epochs.tolist()])[:, :, None] * RANK_SHARES[ranks]
     chances = special.fashion[:, None, None] * fashion  # (R, S, 20)
@@ -179,38 +178,38 @@ def probabilities(people: People, contexts: PurchaseContexts) -> np.ndarray:
     of_shelves, real = _of_shelves(world, special), special.real
     row, position = np.nonzero(real)
     chances[row, special.shelves[row, position]] = of_shelves[row, position]
-    table = np.empty((len(rows), world.items))
-    table[:, world.rows(np.arange(world.items))] = chances.reshape(len(rows), -1)
+    table = np.empty((len(purchases), world.items))
+    table[:, world.rows(np.arange(world.items))] = chances.reshape(len(purchases), -1)
     return table
 
 
-def probability_of(people: People, contexts: PurchaseContexts, rows: np.ndarray) -> np.ndarray:
+def probability_of(people: People, contexts: PurchaseContexts, items: np.ndarray) -> np.ndarray:
     """The exact probability of one item for each purchase: float64 (R,).
 
     Args:
         people: The city and its users.
         contexts: The purchases.
-        rows: int64 (R,), row of the items table.
+        items: int64 (R,), rows of the items table.
     """
     world, special = people.world, _special(people, contexts)
-    positions = world.positions(rows)
+    positions = world.positions(items)
     shelf, style = positions // SHELF, positions % SHELF
     share = (special.shares * (special.shelves == shelf[:, None])).sum(axis=1)
     selling = RANK_SHARES[world.ranks(shelf[:, None], np.arange(SHELF), special.epochs[:, None])]  # (R, 20)
     fashion = special.fashion * _appeal(world, special.epochs, shelf[:, None])[:, 0]
-    wanted = share[:, None] * (LOYAL * special.styles + (1 - LOYAL) * selling) + fashion[:, None] * selling
+    style_shares = share[:, None] * (LOYAL * special.styles + (1 - LOYAL) * selling) + fashion[:, None] * selling
     there = None
     if not people.all_there:
         there = free_styles(world.there(shelf, special.epochs), shelf, _recent(people, contexts))
-    found: np.ndarray = as_taken(wanted, there)[np.arange(len(rows)), style]
-    return found
+    probability: np.ndarray = as_taken(style_shares, there)[np.arange(len(items)), style]
+    return probability
 
 
 def likeliest(people: People, contexts: PurchaseContexts, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The most probable items of each purchase, found without looking at all items.
+    """The most probable items of each purchase, without computing the probabilities of all items.
 
-    An item outside the special shelves has fashion alone, so the best of these are among the first of fashion: so many
-    that k are left when those of special shelves are taken out.
+    An item outside the special shelves is bought only by fashion, so the best of them are among the first items of
+    fashion, as many as leave k when those of special shelves are removed.
 
     Args:
         people: The city and its users.
@@ -223,24 +222,27 @@ def likeliest(people: People, contexts: PurchaseContexts, k: int) -> tuple[np.nd
     world, special = people.world, _special(people, contexts)
     inside = np.where(special.real[:, :, None], _of_shelves(world, special), -1.0).reshape(len(contexts), -1)
     positions = (special.shelves[:, :, None] * SHELF + np.arange(SHELF)).reshape(len(contexts), -1)
-    found = np.empty((len(contexts), k), dtype=np.int64)
+    best_positions = np.empty((len(contexts), k), dtype=np.int64)
     chances = np.empty((len(contexts), k))
     for epoch in np.unique(special.epochs).tolist():
-        rows = np.flatnonzero(special.epochs == epoch)
+        in_epoch = np.flatnonzero(special.epochs == epoch)
         first, shares = _first_of_fashion(world, epoch, k + inside.shape[1])
-        known = (first // SHELF == special.shelves[rows][:, :, None]).any(axis=1)  # (rows, first)
-        outside = np.where(known, -1.0, special.fashion[rows, None] * shares)
-        values = np.concatenate([inside[rows], outside], axis=1)
-        items = np.concatenate([positions[rows], np.broadcast_to(first, outside.shape)], axis=1)
+        is_special = (first // SHELF == special.shelves[in_epoch][:, :, None]).any(axis=1)  # (rows, first)
+        outside = np.where(is_special, -1.0, special.fashion[in_epoch, None] * shares)
+        values = np.concatenate([inside[in_epoch], outside], axis=1)
+        items = np.concatenate([positions[in_epoch], np.broadcast_to(first, outside.shape)], axis=1)
         best = np.argpartition(-values, k - 1, axis=1)[:, :k]
         order = np.argsort(-np.take_along_axis(values, best, 1), axis=1, kind="stable")
         best = np.take_along_axis(best, order, 1)
-        found[rows], chances[rows] = np.take_along_axis(items, best, 1), np.take_along_axis(values, best, 1)
-    return world.rows(found), chances
+        best_positions[in_epoch], chances[in_epoch] = (
+            np.take_along_axis(items, best, 1),
+            np.take_along_axis(values, best, 1),
+        )
+    return world.rows(best_positions), chances
 
 
 def _first_of_fashion(world: World, epoch: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The items most probable by fashion, at most `count`: positions int64 and shares float64, the first first."""
+    """The items most probable by fashion, at most `count`: positions int64 and shares float64, best first."""
     appeal = world.appeal(epoch)
     shelves = np.argsort(-appeal, kind="stable")
     if not world.late:

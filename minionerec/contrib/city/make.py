@@ -23,14 +23,14 @@ from minionerec.pipeline.stages import StageResult
 ITEMS, INTERACTIONS = "items.parquet", "interactions.parquet"
 """The two tables, in the form of the source `tables` of prepare-data."""
 SHOP_ITEMS, SHOP_INTERACTIONS = "items.csv", "interactions.csv"
-"""The same of a shop."""
+"""The two tables of a shop."""
 ITEMS_AT_ONCE = 1 << 16
 _PARTS = "parts"
 _WRITING: dict[str, Any] = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 23}
 
 
 def city_people(settings: Mapping[str, Any]) -> People:
-    """The users (and the world) of the settings of `make-city`, as configuration or manifest have them."""
+    """The users (and the world) of settings of `make-city`, from a configuration or a manifest."""
     names = ("items", "users", "mean_interactions", "days", "epoch_days", "seed")
     later = {name: settings[name] for name in ("late", "returns", "memory") if name in settings}
     return people_of(*(int(settings[name]) for name in names), **later)
@@ -68,7 +68,7 @@ def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
 
 
 def _make_parts(processes: int, blocks: int, work: Work) -> list[Path]:
-    """One file a block, in order; those of an interrupted run are kept."""
+    """Write one file per block, in order; files of an interrupted run are reused."""
     folder = work.folder / _PARTS
     folder.mkdir(exist_ok=True)
     parts = [folder / f"{block:06d}.parquet" for block in range(blocks)]
@@ -76,15 +76,15 @@ def _make_parts(processes: int, blocks: int, work: Work) -> list[Path]:
     done = len(parts) - len(missing)
     work.reached(done)
     with work.phase("choose"):
-        made = _written(processes, [(work.stage.settings, block, parts[block]) for block in missing])
-        for _ in progress(made, "generating users", total=len(missing), unit="block"):
+        written = _written(processes, [(work.stage.settings, block, parts[block]) for block in missing])
+        for _ in progress(written, "generating users", total=len(missing), unit="block"):
             done += 1
             work.reached(done)
     return parts
 
 
 def _written(processes: int, blocks: list[tuple[Mapping[str, Any], int, Path]]) -> Iterator[None]:
-    """Write blocks in turn, or several at a time."""
+    """Write blocks one by one, or several at a time in processes."""
     if processes == 1:
         for block in blocks:
             write_block(*block)
@@ -108,11 +108,11 @@ def write_block(settings: Mapping[str, Any], block: int, path: Path) -> None:
         path: The parquet file.
     """
     people, form = city_people(settings), settings.get("form", PARQUET)
-    users, rows, times = purchases_of(people, block)
+    users, items, times = purchases_of(people, block)
     table = pa.table(
         {
             "user_id": ids("u", users, form),
-            "item_id": ids("p", rows, form),
+            "item_id": ids("p", items, form),
             "timestamp": pa.array(times, pa.int64()),
         }
     )
@@ -121,7 +121,7 @@ def write_block(settings: Mapping[str, Any], block: int, path: Path) -> None:
 
 
 def _write_items(world: World, path: Path) -> None:
-    """The items table, a part of it at a time."""
+    """Write the items table part by part."""
     writer: pq.ParquetWriter | None = None
     for begin in range(0, world.items, ITEMS_AT_ONCE):
         table = items_table(world, begin, min(begin + ITEMS_AT_ONCE, world.items))
@@ -132,7 +132,7 @@ def _write_items(world: World, path: Path) -> None:
 
 
 def _write_shop(world: World, parts: list[Path], folder: Path) -> int:
-    """Both tables as csv, interactions in order of time; how many interactions there are."""
+    """Write both tables as csv, interactions in order of time, and return the number of interactions."""
     shop_table(world).to_pandas().to_csv(folder / SHOP_ITEMS, index=False, lineterminator="\n")
     interactions = pa.concat_tables([pq.read_table(part) for part in parts]).to_pandas()
     interactions = interactions.sort_values("timestamp", kind="stable")
@@ -141,11 +141,11 @@ def _write_shop(world: World, parts: list[Path], folder: Path) -> int:
 
 
 def _join(parts: list[Path], path: Path) -> int:
-    """All parts in one file, a row group each; how many rows there are."""
-    rows = 0
+    """Write all parts into one file, a row group each, and return the number of rows."""
+    count = 0
     with pq.ParquetWriter(path, pq.read_schema(parts[0]), **_WRITING) as writer:
         for part in parts:
             table = pq.read_table(part)
             writer.write_table(table, row_group_size=len(table))
-            rows += len(table)
-    return rows
+            count += len(table)
+    return count

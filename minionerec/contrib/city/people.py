@@ -1,4 +1,4 @@
-"""The users of the city: what each likes, and how often and when each makes a purchase."""
+"""The users of the city: preferences, and numbers and times of purchases."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,7 +13,7 @@ BLOCK, BLOCK_CHOICES = 8192, 1 << 19
 SESSION = 1800
 """Maximum seconds between two purchases of one session."""
 FAVOURITES = power_law(SHELF, 1.0, 2.0)
-"""float64 (20,): how often each style is a user's first favourite; the second is any other, each as likely."""
+"""float64 (20,): probability of each style to be a user's first favourite; the second is uniform among the others."""
 
 _LIKES, _INTERACTIONS = 0, 1  # streams of a block; 2 draws the purchases
 _BETWEEN = 3600.0
@@ -71,8 +71,8 @@ def likes_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray]:
     A process caches the last blocks.
 
     Returns:
-        int32 (U, 4), the shelves that each likes, the dearest first, two of which may be the same; and int8 (U, 2), the
-        favourite style and the second, which differ.
+        int32 (U, 4), liked shelves in order of preference, possibly with repeats; and int8 (U, 2), the two favourite
+        styles.
     """
     world, n = people.world, people.size(block)
     rng = generator(world.seed, block, _LIKES)
@@ -91,12 +91,12 @@ def likes_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray]:
 def interactions_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Times of the purchases of the users of a block.
 
-    How often follows a gamma distribution of shape 2 around the mean. A user is active during a part of the city's
-    days, in sessions that begin at random in it, at least an hour after the session before.
+    The number of purchases follows a gamma distribution of shape 2 around the mean. A user is active during a part of
+    the city's days, in sessions that begin at random times, at least an hour after the previous session.
 
     Returns:
-        Purchases of each user, int64 (U,); and of M purchases, user after user, each in order of time, seconds since
-        1970 and seconds since the user's purchase before (-1 at the first), both int64 (M,).
+        Number of purchases of each user, int64 (U,); and for all M purchases, by user and time, seconds since 1970 and
+        seconds since the user's previous purchase (-1 for the first), both int64 (M,).
     """
     world, n = people.world, people.size(block)
     rng = generator(world.seed, block, _INTERACTIONS)
@@ -127,7 +127,7 @@ def interactions_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray,
 
 
 def _restarted(sums: np.ndarray, firsts: np.ndarray, counts: np.ndarray, *, inclusive: bool = False) -> np.ndarray:
-    """Running sums that restart with each user, at the first purchase with 0, or with its own value."""
+    """Running sums that restart with each user, from 0 or, if `inclusive`, from the first purchase's value."""
     before = np.where(firsts > 0, sums[firsts - 1], 0.0) if inclusive else sums[firsts]
     restarted: np.ndarray = sums - np.repeat(before, counts)
     return restarted

@@ -15,7 +15,7 @@ SHARES = np.array([[0.50, 0.25, 0.15, 0.10], [0.15, 0.10, 0.55, 0.20], [0.0, 0.0
 PARTNER_SHARES = np.array([0.6, 0.3, 0.1])
 """Shares of the shelves that go with the newest item's."""
 SAME_SHELF = 0.6
-"""Of what stays: share of the very shelf; the rest is any shelf of its aisle, each as likely."""
+"""Share of the same shelf within the source `STAY`; otherwise it is a uniform shelf of the aisle."""
 TASTE_SHARES = np.array([0.4, 0.3, 0.2, 0.1])
 """Shares of the shelves that a user likes."""
 LOYAL = 0.7
@@ -69,8 +69,8 @@ def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The order by step: first purchases of all users, then second ones, users with most first.
 
     Returns:
-        Positions of the purchases, user after user, in that order: int64 (M,). How many users have an n-th purchase,
-        for each n: int64 (most,).
+        Positions of the purchases in that order, int64 (M,); and the number of users with an n-th purchase, for each n,
+        int64 (largest number of purchases,).
     """
     ranked = np.argsort(-counts, kind="stable")
     widths = np.cumsum(np.bincount(counts)[::-1])[::-1][1:]
@@ -80,7 +80,7 @@ def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pick(shares: np.ndarray, kinds: np.ndarray, chances: np.ndarray) -> np.ndarray:
-    """Which of the entries of a row of shares each chance falls on: int64 (M,)."""
+    """Sample an index from a row of shares by each chance: int64 (M,)."""
     limits = np.cumsum(shares, axis=1)[:, :-1]
     picked = np.zeros(len(chances), dtype=np.int64)
     for column in limits.T:
@@ -142,15 +142,15 @@ def _styles(
 
 
 def _taken(
-    people: People, shelves: np.ndarray, wanted: np.ndarray, epochs: np.ndarray, widths: np.ndarray
+    people: People, shelves: np.ndarray, styles: np.ndarray, epochs: np.ndarray, widths: np.ndarray
 ) -> np.ndarray:
-    """Style that is bought instead of a wanted one, int64 (M,), in the order of `_by_step`."""
+    """Style that is bought for each drawn style, int64 (M,), in the order of `_by_step`."""
     taken, begin = np.empty(len(shelves), dtype=np.int64), 0
     recent = np.full((widths[0], people.memory), -1, dtype=np.int64)  # positions
     for width in widths:
         span, recent = slice(begin, begin + width), recent[:width]
         there = free_styles(people.world.there(shelves[span], epochs[span]), shelves[span], recent)
-        taken[span] = taken_instead(there)[np.arange(width), wanted[span]]
+        taken[span] = taken_instead(there)[np.arange(width), styles[span]]
         newest = shelves[span] * len(RANK_SHARES) + taken[span]
         recent = np.concatenate([newest[:, None], recent], axis=1)[:, : people.memory]
         begin += width
@@ -163,7 +163,7 @@ def free_styles(there: np.ndarray, shelves: np.ndarray, recent: np.ndarray) -> n
     Args:
         there: bool (R, …, 20), the styles sold.
         shelves: int64 (R, …), shelves.
-        recent: int64 (R, memory), positions of the last items, -1 where there were none.
+        recent: int64 (R, memory), positions of the last items, -1 for none.
 
     Returns:
         bool (R, …, 20).

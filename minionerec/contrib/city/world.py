@@ -121,7 +121,7 @@ class World:
 
     @cached_property
     def _sums(self) -> np.ndarray:
-        """Sums of the appeals of all epochs in one ascending line, float64 (E * S,): epoch e lies in (e, e + 1]."""
+        """Cumulative appeals of all epochs in one ascending array, float64 (E * S,): epoch e is in (e, e + 1]."""
         sums = np.empty((self.epochs, self.shelves))
         for epoch in range(self.epochs):
             np.cumsum(self.appeal(epoch), out=sums[epoch])
@@ -139,8 +139,8 @@ class World:
         Returns:
             int32 (M,).
         """
-        found = np.searchsorted(self._sums, epochs + chances, side="right") - epochs * self.shelves
-        clipped: np.ndarray = np.clip(found, 0, self.shelves - 1)  # a sum may round up into the next epoch
+        shelves = np.searchsorted(self._sums, epochs + chances, side="right") - epochs * self.shelves
+        clipped: np.ndarray = np.clip(shelves, 0, self.shelves - 1)  # a sum may round up into the next epoch
         return clipped.astype(np.int32)
 
     def ranks(self, shelves: np.ndarray, styles: np.ndarray, epochs: np.ndarray | int) -> np.ndarray:
@@ -149,7 +149,7 @@ class World:
         return ranks
 
     def styles_of_ranks(self, shelves: np.ndarray, ranks: np.ndarray, epochs: np.ndarray) -> np.ndarray:
-        """The inverse of `ranks`: which style has a rank."""
+        """The inverse of `ranks`: the style of each rank."""
         styles: np.ndarray = (ranks - self._drawn["turn"][shelves] - np.asarray(epochs, dtype=np.int64)) % SHELF
         return styles
 
@@ -166,9 +166,9 @@ class World:
         return begins
 
     def there(self, shelves: np.ndarray, epochs: np.ndarray) -> np.ndarray:
-        """Which styles of shelves are sold in epochs, whose shapes are broadcast: bool (…, 20)."""
-        found: np.ndarray = self.begins[shelves] <= np.asarray(epochs)[..., None]
-        return found
+        """Whether each style of shelves is sold in epochs, with broadcast shapes: bool (…, 20)."""
+        sold: np.ndarray = self.begins[shelves] <= np.asarray(epochs)[..., None]
+        return sold
 
     def epoch_of(self, times: np.ndarray) -> np.ndarray:
         """Epoch of times in seconds since 1970, from 0: int64; times outside count for the nearest."""
@@ -178,11 +178,11 @@ class World:
 
 
 def around(shelves: np.ndarray, width: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """First shelf of the aisle (or department) of each shelf, and how many shelves that has; the last may have fewer.
+    """First shelf, and number of shelves, of the aisle (or department) of each shelf; the last may have fewer.
 
     Args:
         shelves: int (M,).
-        width: Shelves of one.
+        width: Shelves of an aisle (or department).
         n: Number of all shelves.
     """
     begin = shelves // width * width
@@ -190,11 +190,11 @@ def around(shelves: np.ndarray, width: int, n: int) -> tuple[np.ndarray, np.ndar
 
 
 def spread(shelves: np.ndarray, width: int, n: int, chances: np.ndarray) -> np.ndarray:
-    """A shelf of the same aisle (or department), each as likely: int64 (M,).
+    """Sample a uniform shelf of the same aisle (or department): int64 (M,).
 
     Args:
         shelves: int (M,).
-        width: Shelves of one.
+        width: Shelves of an aisle (or department).
         n: Number of all shelves.
         chances: float64 (M,), uniform in [0, 1).
     """
@@ -204,7 +204,7 @@ def spread(shelves: np.ndarray, width: int, n: int, chances: np.ndarray) -> np.n
 
 
 def taken_instead(there: np.ndarray) -> np.ndarray:
-    """The style that is bought when each is wanted: the same, or the next that is sold, round the shelf.
+    """The style that is bought for each drawn style: the same, or cyclically the next one that is sold.
 
     Args:
         there: bool (…, 20), at least one of each shelf.
@@ -219,7 +219,7 @@ def taken_instead(there: np.ndarray) -> np.ndarray:
 
 
 def as_taken(chances: np.ndarray, there: np.ndarray | None) -> np.ndarray:
-    """Probabilities that each style is wanted, as probabilities that it is bought: float64 (…, 20).
+    """Convert probabilities of drawn styles to probabilities of bought styles: float64 (…, 20).
 
     Args:
         chances: float64 (…, 20).
@@ -227,10 +227,10 @@ def as_taken(chances: np.ndarray, there: np.ndarray | None) -> np.ndarray:
     """
     if there is None:
         return chances
-    taken, found = np.broadcast_to(taken_instead(there), chances.shape), np.zeros_like(chances)
+    taken, bought = np.broadcast_to(taken_instead(there), chances.shape), np.zeros_like(chances)
     for style in range(SHELF):
-        found += np.where(taken[..., style, None] == np.arange(SHELF), chances[..., style, None], 0.0)
-    return found
+        bought += np.where(taken[..., style, None] == np.arange(SHELF), chances[..., style, None], 0.0)
+    return bought
 
 
 @lru_cache(maxsize=2)

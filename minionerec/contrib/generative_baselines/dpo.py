@@ -61,48 +61,46 @@ from minionerec.training.trainer import (
 
 logger = get_logger(__name__)
 
-# Negatives: SIDs that targets are to be preferred to, all of a row different, and never the target's own.
-#
-# The negatives of a row follow from seed, epoch and the row's index alone, so that a resumed run has them too, on any
-# number of devices.
+# Negatives: distinct SIDs other than the target's. They depend only on seed, epoch and the example's index, so that a
+# resumed run has the same ones on any number of devices.
 
 NEGATIVES = "negatives"
 """Folder of searched negatives, in that of the unfinished run."""
 NegativesOf = Callable[[int], np.ndarray]
-"""Takes an epoch, from 0; gives SID numbers int64 (R, N)."""
+"""Function from an epoch, from 0, to SID numbers int64 (R, N)."""
 
 
 def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
-    """Draw SIDs without replacement, each draw in proportion to the weights of those that are left.
+    """Draw SIDs without replacement, with probabilities proportional to weights.
 
-    A draw that hits the target or an earlier one is made again. Each has a stream of its own, of which a row takes the
-    number at its index, so that no row depends on another.
+    A draw of the target or of an earlier SID is repeated. Each draw has its own random stream, indexed by the example,
+    so that examples do not depend on each other.
 
     Args:
         targets: int64 (R,), SID number of each example's target.
-        weights: float (S,), above 0, of each SID.
-        count: SIDs a row (N), fewer than S.
+        weights: float (S,), positive weight of each SID.
+        count: SIDs per example (N), fewer than S.
         key: Seed and epoch.
 
     Returns:
         int64 (R, N).
     """
     bounds = np.cumsum(weights)
-    taken = np.empty((len(targets), 1 + count), dtype=np.int64)
-    taken[:, 0] = targets
+    sids = np.empty((len(targets), 1 + count), dtype=np.int64)
+    sids[:, 0] = targets
     for slot in range(1, 1 + count):
-        left = np.arange(len(targets))
+        pending = np.arange(len(targets))
         attempt = 0
-        while len(left):
-            numbers = np.random.default_rng([*key, slot, attempt]).random(len(targets))[left]
-            taken[left, slot] = np.searchsorted(bounds[:-1], numbers * bounds[-1], side="right")
-            left = left[(taken[left, :slot] == taken[left, slot, None]).any(1)]
+        while len(pending):
+            numbers = np.random.default_rng([*key, slot, attempt]).random(len(targets))[pending]
+            sids[pending, slot] = np.searchsorted(bounds[:-1], numbers * bounds[-1], side="right")
+            pending = pending[(sids[pending, :slot] == sids[pending, slot, None]).any(1)]
             attempt += 1
-    return taken[:, 1:]
+    return sids[:, 1:]
 
 
 def drawn_negatives(targets: np.ndarray, weights: np.ndarray, count: int, seed: int) -> NegativesOf:
-    """Negatives that are redrawn in every epoch; the arguments are those of `draw_negatives`."""
+    """Negatives that are redrawn in every epoch; arguments as in `draw_negatives`."""
 
     @lru_cache(maxsize=1)
     def of_epoch(epoch: int) -> np.ndarray:
@@ -111,39 +109,37 @@ def drawn_negatives(targets: np.ndarray, weights: np.ndarray, count: int, seed: 
     return of_epoch
 
 
-def without_targets(found: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def without_targets(lists: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Lists without their targets, or without their last SIDs where they lack them.
 
     Args:
-        found: int64 (R, N + 1), different SID numbers in each list, best first.
+        lists: int64 (R, N + 1), different SID numbers in each list, best first.
         targets: int64 (R,), SID number of each example's target.
 
     Returns:
         int64 (R, N).
     """
-    others = found != targets[:, None]
-    others[others.all(1), -1] = False
-    left: np.ndarray = found[others].reshape(len(found), -1)
-    return left
+    is_kept = lists != targets[:, None]
+    is_kept[is_kept.all(1), -1] = False
+    negatives: np.ndarray = lists[is_kept].reshape(len(lists), -1)
+    return negatives
 
 
-# Softmax preference optimisation on SIDs: the trainer of transformers with a loss of its own.
-
-# The loss of S-DPO, and what a prompt's log-ratios tell (Chen et al., 2024).
+# The loss of S-DPO (Chen et al., 2024).
 #
-# A log-ratio r is the log-probability of a whole completion, end mark included, under the policy, less that under the
-# reference: a sum over tokens, not a mean.
+# A log-ratio r is the log-probability of a whole completion, including the end token, under the policy minus that under
+# the reference: a sum over tokens, not a mean.
 
 
 def softmax_preference_loss(ratios: torch.Tensor, beta: float) -> torch.Tensor:
     """The loss of each prompt, log(1 + sum over negatives d of exp(beta (r_d - r_target))).
 
-    It is the cross-entropy of a softmax over `beta * ratios` with the target as label. One negative makes it the loss
-    of DPO; where policy and reference are equal it is log(1 + N).
+    This is the cross-entropy of a softmax over `beta * ratios` with the target as label. With one negative it is the
+    loss of DPO; if policy and reference are equal it is log(1 + N).
 
     Args:
         ratios: float (P, 1 + N), log-ratios, the target's first.
-        beta: Their scale.
+        beta: Scale of the log-ratios.
 
     Returns:
         float (P,).
@@ -162,9 +158,9 @@ def ratio_figures(ratios: torch.Tensor) -> dict[str, torch.Tensor]:
         ratios: float (P, 1 + N), log-ratios, the target's first.
 
     Returns:
-        `accuracy`, 1 where the target's log-ratio is above that of every negative; `margin`, how far it is above the
-        highest; `log_ratio/target` and `log_ratio/negatives`, which both fall where the policy only flees from
-        what it is shown; `kl`, exp(-r) + r - 1 of the target: how far the policy has left the reference there.
+        `accuracy`, 1 if the target's log-ratio is above that of every negative; `margin`, its difference from the
+        highest; `log_ratio/target` and `log_ratio/negatives`; and `kl`, exp(-r) + r - 1 of the target, an estimate of
+        the distance from the reference.
     """
     ratios = ratios.detach()
     target, negatives = ratios[:, 0], ratios[:, 1:]
@@ -178,7 +174,7 @@ def ratio_figures(ratios: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-# How far the first loss may be from log(1 + N): rounding, which half precision has more of.
+# Tolerances of the first loss from log(1 + N), in single and half precision.
 _TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.05
 
 
@@ -205,15 +201,15 @@ class SidDpoTrainer(RankingEvaluation, StepInParts):
     Args:
         model: The policy.
         args: The trainer's settings; batch sizes count prompts.
-        rows: Training prompts; as many as fill whole steps.
+        rows: Training prompts, in a number that fills whole steps.
         tokenizer: The model's tokenizer.
-        reference: The reference; it is put on the trainer's device and never trained.
-        negatives: SID numbers of each row's negatives.
+        reference: The reference; moved to the trainer's device and never trained.
+        negatives: SID numbers of each prompt's negatives.
         beta: Scale of log-ratios.
         sid_tokens: Token ids of each SID number.
-        steps_per_epoch: Optimiser steps an epoch.
+        steps_per_epoch: Optimiser steps per epoch.
         validation: Prompts ranked at each validation; none if None.
-        callbacks: In addition to the trainer's own.
+        callbacks: Callbacks besides the trainer's.
     """
 
     measures_loss = False
@@ -255,10 +251,10 @@ class SidDpoTrainer(RankingEvaluation, StepInParts):
         self._checked = False
 
     def completions(self, positions: Sequence[int], negatives: np.ndarray) -> list[list[list[int]]]:
-        """Token ids of the 1 + N completions of rows, the target's first.
+        """Token ids of the 1 + N completions of prompts, the target's first.
 
         Args:
-            positions: P rows.
+            positions: Indices of P prompts.
             negatives: int64 (P, N), SID numbers.
         """
         rows = [self.rows[position] for position in positions]
@@ -268,7 +264,7 @@ class SidDpoTrainer(RankingEvaluation, StepInParts):
         ]
 
     def log_ratios(self, model: Any, positions: Sequence[int]) -> torch.Tensor:
-        """Log-ratios of rows' targets and negatives in the epoch at work: float32 (P, 1 + N), the target's first."""
+        """Log-ratios of targets and negatives in the current epoch: float32 (P, 1 + N), the target's first."""
         epoch = self.state.global_step // self.steps_per_epoch
         prompts = [self.rows[position]["prompt"] for position in positions]
         completions = self.completions(positions, self.negatives(epoch)[positions])
@@ -281,7 +277,7 @@ class SidDpoTrainer(RankingEvaluation, StepInParts):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Mean loss of the prompts of one slice, by the share that they are of a step's."""
+        """Mean loss of the prompts of one slice, weighted by their share of the step."""
         ratios = self.log_ratios(model, inputs["rows"].tolist())
         loss = softmax_preference_loss(ratios, self.beta).mean()
         if not self._checked and self.state.global_step == 0:
@@ -304,22 +300,22 @@ class SidDpoTrainer(RankingEvaluation, StepInParts):
         )
 
     def forget_step(self) -> None:
-        """Drop the figures of a step that is computed again."""
+        """Drop the figures of a step that is retried."""
         self.figures.forget_step()
 
     def _check_start(self, loss: float, completions: int) -> None:
-        """Check that before the first step the policy is the reference, for both are the same checkpoint.
+        """Check that policy and reference, which are the same checkpoint, agree before the first step.
 
         Raises:
             MinioneRecError: If the loss is not that of equal log-ratios.
         """
-        wanted = math.log(completions)
+        expected = math.log(completions)
         half = self.accelerator.mixed_precision != "no" or self.reference.dtype != torch.float32
         tolerance = _HALF_TOLERANCE if half else _TOLERANCE
-        if not abs(loss - wanted) <= tolerance:
+        if not abs(loss - expected) <= tolerance:
             raise MinioneRecError(
                 f"the first loss is {loss:.4f}, but policy and reference are one checkpoint, so it must be "
-                f"log(1 + {completions - 1}) = {wanted:.4f} within {tolerance:g}: the model computes otherwise in "
+                f"log(1 + {completions - 1}) = {expected:.4f} within {tolerance:g}: the model computes otherwise in "
                 "training than in evaluation (dropout in its config.json, or other precision). Set its dropout to 0, "
                 "or dtype to float32."
             )
@@ -439,13 +435,13 @@ def negatives_of(
 def searched_negatives(
     bundle: Bundle, prompts: Sequence[Sequence[int]], targets: np.ndarray, count: int, trie: Trie, run: TrainingRun
 ) -> NegativesOf:
-    """The best SIDs of a search but for the target's, the same in every epoch; searched once and kept with the run.
+    """The best SIDs of a search without the target, the same in every epoch; searched once and stored with the run.
 
     Args:
         bundle: The model that training begins with.
-        prompts: Token ids of each of R rows.
-        targets: int64 (R,), SID number of each example's target.
-        count: SIDs a row (N).
+        prompts: Token ids of R prompts.
+        targets: int64 (R,), SID number of each prompt's target.
+        count: SIDs per prompt (N).
         trie: SIDs of the catalogue.
         run: The running stage.
     """
@@ -456,6 +452,6 @@ def searched_negatives(
         folder.mkdir(exist_ok=True)
     search, fits = search_of(model, prompts, trie, beams), partial(fitting_batch_size, model, trie, prompts, beams)
     with evaluating(model):
-        found, _ = decode_in_shards(folder, prompts, beams, fits, search, model.device, "searching negatives")
-    negatives = without_targets(found, targets)
+        lists, _ = decode_in_shards(folder, prompts, beams, fits, search, model.device, "searching negatives")
+    negatives = without_targets(lists, targets)
     return lambda epoch: negatives

@@ -53,10 +53,10 @@ FILE = "texts.parquet"
 _KINDS = {"split": "text", "row": "whole", "text": "text", "tokens": "whole"}
 
 
-def prompt_texts(builder: ExampleBuilder, split: str, rows: Sequence[int]) -> list[str]:
+def prompt_texts(builder: ExampleBuilder, split: str, examples: Sequence[int]) -> list[str]:
     """The prompts of some examples of a split."""
     histories = builder.corpus.rows(split).histories
-    return [builder.prompt(NEXT_TITLE, history=histories[row]) for row in rows]
+    return [builder.prompt(NEXT_TITLE, history=histories[example]) for example in examples]
 
 
 def _end_tokens(bundle: Bundle, builder: ExampleBuilder) -> list[int]:
@@ -67,18 +67,18 @@ def _end_tokens(bundle: Bundle, builder: ExampleBuilder) -> list[int]:
 
 
 def write_texts(
-    bundle: Bundle, builder: ExampleBuilder, wanted: Mapping[str, np.ndarray], config: GroundingConfig, work: Work
+    bundle: Bundle, builder: ExampleBuilder, examples: Mapping[str, np.ndarray], config: GroundingConfig, work: Work
 ) -> tuple[pd.DataFrame, int]:
-    """The text that a model generates for each example, by beam search over the whole vocabulary.
+    """Generate a text for each example by beam search over the whole vocabulary.
 
-    Under a distributed launch each process writes its share.
+    In a distributed launch the examples are divided among the processes.
 
     Args:
-        bundle: The checkpoint, its model where it is to run.
-        builder: Makes the prompts.
-        wanted: Split to the examples to generate texts for, int64.
+        bundle: The checkpoint, with its model on its device.
+        builder: Builder of the prompts.
+        examples: Split → indices of its examples, int64.
         config: The search, and the path of earlier texts.
-        work: The stage at work, in whose folder finished parts survive a kill.
+        work: The running stage, whose folder stores finished parts.
 
     Returns:
         A table of split, row, text and tokens (their number, with the end token), and the number of truncated prompts.
@@ -86,16 +86,18 @@ def write_texts(
     Raises:
         ArtefactError: If the earlier texts are of another model, corpus or search.
     """
-    keys = [(split, int(row)) for split, rows in wanted.items() for row in rows]
-    prompts = [text for split, rows in wanted.items() for text in prompt_texts(builder, split, rows.tolist())]
+    keys = [(split, int(index)) for split, indices in examples.items() for index in indices]
+    prompts = [text for split, indices in examples.items() for text in prompt_texts(builder, split, indices.tolist())]
     encoded, truncated = encode_prompt(bundle.tokenizer, prompts, bundle.max_prompt_length)
     written = _earlier(config, work)
     ids_of = dict(zip(keys, map(tuple, encoded), strict=True))
     distinct = sorted({ids for key, ids in ids_of.items() if key not in written})
     if distinct:
         logger.info("%s distinct prompts; %s texts are reused.", f"{len(distinct):,}", f"{len(written):,}")
-        made = dict(zip(distinct, _generate(bundle, distinct, _end_tokens(bundle, builder), config, work), strict=True))
-        written = {key: written.get(key) or made[ids] for key, ids in ids_of.items()}
+        generated = dict(
+            zip(distinct, _generate(bundle, distinct, _end_tokens(bundle, builder), config, work), strict=True)
+        )
+        written = {key: written.get(key) or generated[ids] for key, ids in ids_of.items()}
     frame = pd.DataFrame(keys, columns=["split", "row"]).astype({"row": np.int32})
     texts = [written[key] for key in keys]
     frame["text"] = [text for text, _ in texts]
@@ -121,11 +123,11 @@ def _generate(
         return fitting_free_batch(bundle.model, prompts, config.text_beams, config.max_new_tokens)
 
     device = torch.device(bundle.model.device)
-    found, _ = decode_in_shards(
+    tokens_of, _ = decode_in_shards(
         work.folder, prompts, config.max_new_tokens, batch_size, decode, device, "writing", work
     )
     texts = []
-    for row in found:
+    for row in tokens_of:
         ids = [int(token) for token in row if token >= 0]
         words = [token for token in ids if token != last]
         text: Any = bundle.tokenizer.decode(words, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -134,7 +136,7 @@ def _generate(
 
 
 def _earlier(config: GroundingConfig, work: Work) -> dict[tuple[str, int], tuple[str, int]]:
-    """The texts of an earlier run: (split, row) to text and tokens.
+    """The texts of an earlier run: (split, row) → text and number of tokens.
 
     Raises:
         ArtefactError: If it was another model, corpus or search.
@@ -165,22 +167,21 @@ logger = get_logger(__name__)
 NAME = "grounded titles"
 _DISTANCES_AT_ONCE = 2_000_000
 
-# Takes N texts, none empty, and gives float32 (N, D).
+# Function from N texts, none empty, to float32 (N, D).
 Encode = Callable[[Sequence[str]], np.ndarray]
-# From B queries to the weight of each title: float64 (T,) or (B, T), from 0 to 1.
+# Function from B queries to the weight of each title: float64 (T,) or (B, T), from 0 to 1.
 Weigh = Callable[[Queries], np.ndarray]
-# From queries and their texts to rows with their distances float64 (B, T) to the titles and weights (T,) or (B, T), as
-# many as fit into memory at a time.
+# Function from queries and their texts to blocks of them with distances to the titles, float64 (B, T), and weights,
+# (T,) or (B, T).
 Distances = Callable[[Queries, Sequence[str]], Iterator[tuple[slice, np.ndarray, np.ndarray]]]
 
 
 def run_grounding(config: GroundingConfig) -> StageResult:
     """Generate a title for each example of a split, ground it, and compute metrics; does nothing if up to date.
 
-    What was written before a kill is not written again. Writes the files of
-    `minionerec.pipeline.evaluate.run_eval`, and `texts.parquet`: split, row, text and its number of tokens.
-    Candidates are distinct titles, by name where other recommenders have SIDs. Under a distributed launch each process
-    writes its share; the first one does the rest.
+    A resumed run reuses generated texts. The output has the files of `minionerec.pipeline.evaluate.run_eval`, and
+    `texts.parquet` (split, row, text and its number of tokens). Candidates are distinct titles, which take the place of
+    SIDs. In a distributed launch generation is divided among the processes; the main process does the rest.
 
     Args:
         config: Settings.
@@ -197,21 +198,21 @@ def run_grounding(config: GroundingConfig) -> StageResult:
             with work.phase("load"):
                 ranker = _load(stage.config)
                 corpus, names = ranker.builder.corpus, _names(ranker)
-                wanted = _wanted_rows(corpus, config)
+                indices = _examples_to_generate(corpus, config)
                 work.inputs_read(last=False)
             with work.phase("generate"):
-                written, truncated = write_texts(ranker.bundle, ranker.builder, wanted, config, work)
+                written, truncated = write_texts(ranker.bundle, ranker.builder, indices, config, work)
             if is_main_process():
                 with work.phase("ground"):
-                    rows = {split: corpus.rows(split) for split in wanted}
-                    parts, queries = _ground(ranker, names, rows, written, stage.config)
+                    examples = {split: corpus.rows(split) for split in indices}
+                    parts, queries = _ground(ranker, names, examples, written, stage.config)
                     gamma, reached = _gamma(ranker, parts, queries, written, config)
                     predictions, reported = _rank(ranker, names, parts, queries[config.split], written, gamma, config)
                 with work.phase("measure"):
-                    found = measure(
+                    results = measure(
                         corpus,
                         config.split,
-                        rows[config.split],
+                        examples[config.split],
                         queries[config.split],
                         predictions,
                         NAME,
@@ -221,7 +222,7 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                         resamples=config.resamples,
                     )
                 counts = {
-                    **found.counts(),
+                    **results.counts(),
                     "truncated_prompts": truncated,
                     **reported,
                     "gamma": gamma,
@@ -234,7 +235,7 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                     )
                     about = {"encoder": config.encoder, "weights": config.weights, "gamma": gamma}
                     prompts = prompt_texts(ranker.builder, config.split, range(len(predictions)))
-                    found.write(folder, prompts, title, about)
+                    results.write(folder, prompts, title, about)
                     written.to_parquet(folder / FILE, index=False)
     return measured(stage.output, up_to_date)
 
@@ -276,32 +277,32 @@ def _chooses(config: GroundingConfig) -> bool:
     return config.weights != "none" and len(set(config.gammas)) > 1
 
 
-def _choosing_rows(corpus: Corpus, config: GroundingConfig) -> np.ndarray:
+def _choosing_examples(corpus: Corpus, config: GroundingConfig) -> np.ndarray:
     """Validation examples for choosing the exponent, int64, in order."""
-    rows = len(corpus.rows("valid"))
-    if not config.valid_examples or config.valid_examples >= rows:
-        return np.arange(rows)
-    return np.sort(np.random.default_rng(config.seed).choice(rows, config.valid_examples, replace=False))
+    count = len(corpus.rows("valid"))
+    if not config.valid_examples or config.valid_examples >= count:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(config.seed).choice(count, config.valid_examples, replace=False))
 
 
-def _wanted_rows(corpus: Corpus, config: GroundingConfig) -> dict[str, np.ndarray]:
-    """Split to the examples to generate texts for."""
-    wanted = {config.split: np.arange(len(corpus.rows(config.split)))}
+def _examples_to_generate(corpus: Corpus, config: GroundingConfig) -> dict[str, np.ndarray]:
+    """Split → indices of the examples to generate texts for."""
+    examples = {config.split: np.arange(len(corpus.rows(config.split)))}
     if _chooses(config):
-        wanted.setdefault("valid", _choosing_rows(corpus, config))
-    return wanted
+        examples.setdefault("valid", _choosing_examples(corpus, config))
+    return examples
 
 
-def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
+def _texts_of(written: pd.DataFrame, split: str, examples: np.ndarray) -> list[str]:
     """The cleaned texts of some examples of a split."""
-    found = written[written["split"] == split].set_index("row")["text"]
-    return [clean_text(text) for text in found.loc[rows]]
+    texts = written[written["split"] == split].set_index("row")["text"]
+    return [clean_text(text) for text in texts.loc[examples]]
 
 
 def _ground(
     ranker: TitleRanker,
     names: Sequence[str],
-    rows: Mapping[str, SplitExamples],
+    examples: Mapping[str, SplitExamples],
     written: pd.DataFrame,
     config: GroundingConfig,
 ) -> tuple[Distances, Mapping[str, Queries]]:
@@ -313,24 +314,24 @@ def _ground(
         text: position for position, text in enumerate(dict.fromkeys([*names, *map(clean_text, written["text"])]))
     }
     filled = [text for text in index_of if text]
-    made = _encoder(ranker, names, config)(filled)
-    vectors = np.zeros((len(index_of), made.shape[1]), dtype=np.float32)
-    vectors[[index_of[text] for text in filled]] = made
+    encoded = _encoder(ranker, names, config)(filled)
+    vectors = np.zeros((len(index_of), encoded.shape[1]), dtype=np.float32)
+    vectors[[index_of[text] for text in filled]] = encoded
     titles = vectors[[index_of[name] for name in names]]
     corpus, model = ranker.builder.corpus, None
     if config.weights == "sequential":
         model = load_sequential_ranker(Path(config.sequential), corpus, config.corpus)
     used = frozenset[str]() if model is None else model.context
-    queries = {split: split_queries(of, used, given=config.session_context) for split, of in rows.items()}
+    queries = {split: split_queries(of, used, given=config.session_context) for split, of in examples.items()}
     weigh, size = _weigher(ranker, config, model), max(16, _DISTANCES_AT_ONCE // len(titles))
 
     def parts(given: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         positions = np.array([index_of[text] for text in texts], dtype=np.int64)
         for start in progress(range(0, len(texts), size), "grounding texts", unit="parts"):
-            rows = slice(start, min(start + size, len(texts)))
-            distinct, back = np.unique(positions[rows], return_inverse=True)
-            weights = weigh(given.take(np.arange(rows.start, rows.stop)))
-            yield rows, title_distances(titles, vectors[distinct])[back], weights
+            block = slice(start, min(start + size, len(texts)))
+            distinct, back = np.unique(positions[block], return_inverse=True)
+            weights = weigh(given.take(np.arange(block.start, block.stop)))
+            yield block, title_distances(titles, vectors[distinct])[back], weights
 
     return parts, queries
 
@@ -343,13 +344,13 @@ def _encoder(ranker: TitleRanker, names: Sequence[str], config: GroundingConfig)
     if config.encoder == WORDLLAMA:
         return wordllama_vectors
     if config.encoder == OWN:
-        return lambda texts: _own_states(ranker, texts)
+        return lambda texts: _last_states(ranker, texts)
     encoder = HFEncoder(config.encoder, otherwise="last")
     return lambda texts: encoder.encode(texts)[0]
 
 
-def _own_states(ranker: TitleRanker, texts: Sequence[str]) -> np.ndarray:
-    """The checkpoint's own last hidden state at the last token of each text: float32 (N, D)."""
+def _last_states(ranker: TitleRanker, texts: Sequence[str]) -> np.ndarray:
+    """The checkpoint's last hidden state at the last token of each text: float32 (N, D)."""
     bos = ranker.builder.specials["bos"]
     ids = encode_completion(ranker.bundle.tokenizer, [bos + text for text in texts])
     with evaluating(ranker.bundle.model):
@@ -357,8 +358,8 @@ def _own_states(ranker: TitleRanker, texts: Sequence[str]) -> np.ndarray:
 
 
 def _weigher(ranker: TitleRanker, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:
-    """The weights of titles; popularity for a sequential model without history."""
-    by_title = candidate_maxima(ranker.table.sid_numbers)  # an item ranks as the best of its title's items would
+    """Function to the weights of titles; for a sequential model, popularity if a history is empty."""
+    by_title = candidate_maxima(ranker.table.sid_numbers)  # the value of a title is that of its best item
     popular = row_min_max(by_title(ranker.builder.corpus.popularity().astype(np.float64)))
     if config.weights == "none":
         return lambda queries: np.zeros_like(popular)
@@ -366,12 +367,12 @@ def _weigher(ranker: TitleRanker, config: GroundingConfig, model: SequentialRank
         return lambda queries: popular
 
     def weigh(queries: Queries) -> np.ndarray:
-        found = np.tile(popular, (len(queries), 1))
-        read = [row for row, history in enumerate(queries.histories) if len(history)]
-        if read:
-            logits = model.scores(queries.take(read)).cpu().numpy()
-            found[read] = by_title(row_min_max(logits))
-        return found
+        weights = np.tile(popular, (len(queries), 1))
+        with_history = [row for row, history in enumerate(queries.histories) if len(history)]
+        if with_history:
+            logits = model.scores(queries.take(with_history)).cpu().numpy()
+            weights[with_history] = by_title(row_min_max(logits))
+        return weights
 
     return weigh
 
@@ -389,16 +390,16 @@ def _gamma(
     if not _chooses(config):
         return config.gammas[0], {}
     corpus = ranker.builder.corpus
-    rows = _choosing_rows(corpus, config)
-    targets = ranker.table.sid_numbers[corpus.rows("valid").take(rows).targets]
-    of_valid = parts(queries["valid"].take(rows), _texts_of(written, "valid", rows))
-    found, reached = choose_gamma(
+    examples = _choosing_examples(corpus, config)
+    targets = ranker.table.sid_numbers[corpus.rows("valid").take(examples).targets]
+    of_valid = parts(queries["valid"].take(examples), _texts_of(written, "valid", examples))
+    best, ndcg = choose_gamma(
         ((distances, weights, targets[part]) for part, distances, weights in of_valid),
         _tie_order(ranker),
         config.gammas,
     )
-    logger.info("gamma %g: NDCG@10 %.4f on %d validation examples.", found, reached[found], len(rows))
-    return found, {f"{gamma:g}": value for gamma, value in reached.items()}
+    logger.info("gamma %g: NDCG@10 %.4f on %d validation examples.", best, ndcg[best], len(examples))
+    return best, {f"{gamma:g}": value for gamma, value in ndcg.items()}
 
 
 def _rank(
@@ -411,18 +412,18 @@ def _rank(
     config: GroundingConfig,
 ) -> tuple[Predictions, dict[str, Any]]:
     """The items of the nearest titles for each example, and counts of the texts for the manifest."""
-    rows, tie_order = ranker.builder.corpus.rows(config.split), _tie_order(ranker)
-    texts = _texts_of(written, config.split, np.arange(len(rows)))
+    examples, tie_order = ranker.builder.corpus.rows(config.split), _tie_order(ranker)
+    texts = _texts_of(written, config.split, np.arange(len(examples)))
     items: list[list[int]] = []
     scores: list[list[float]] = []
     nearest: list[float] = []
     for _, distances, weights in parts(queries, texts):
         nearest += distances.min(axis=1).tolist()
         best, values = best_titles(reweight(distances, weights, gamma), tie_order, config.candidates)
-        for titles, own in zip(best.tolist(), (-values).tolist(), strict=True):
+        for titles, title_scores in zip(best.tolist(), (-values).tolist(), strict=True):
             listed, indices = list_items(titles, ranker.items_of, config.candidates)
             items.append(listed)
-            scores.append([own[index] for index in indices])
+            scores.append([title_scores[index] for index in indices])
     known, tokens = set(names) - {""}, written.loc[written["split"] == config.split, "tokens"]
     reported: dict[str, Any] = {
         "in_catalogue": float(np.mean([text in known for text in texts])),
@@ -433,4 +434,4 @@ def _rank(
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
     logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * reported["in_catalogue"])
-    return Predictions.of(rows, items, scores, ranker.table.sids, queries.given), reported
+    return Predictions.of(examples, items, scores, ranker.table.sids, queries.given), reported

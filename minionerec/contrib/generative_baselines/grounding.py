@@ -1,7 +1,7 @@
 """Grounding: ranking items by the distance of a text's vector to those of the titles (BIGRec, Bao et al. 2023).
 
-Candidates are distinct titles, as elsewhere distinct SIDs: items of one title share its rank. Distances are computed
-pair by pair in double precision, never from products of vectors, so that equal vectors are at distance 0.
+Candidates are distinct titles, so items with equal titles share a rank. Distances are computed directly in double
+precision, not from products of vectors, so that equal vectors have distance 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,16 +35,16 @@ def title_distances(titles: np.ndarray, texts: np.ndarray) -> np.ndarray:
         float64 (B, T).
     """
     of_texts, of_titles = (torch.from_numpy(np.asarray(part, dtype=np.float64)) for part in (texts, titles))
-    found = torch.cdist(of_texts, of_titles, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+    distances = torch.cdist(of_texts, of_titles, compute_mode="donot_use_mm_for_euclid_dist").numpy()
     known = titles.any(axis=1)
     if not known.all():
-        found[:, ~known] = found[:, known].max(axis=1, initial=0.0)[:, None]
-    found[~texts.any(axis=1)] = 0.0
-    return found
+        distances[:, ~known] = distances[:, known].max(axis=1, initial=0.0)[:, None]
+    distances[~texts.any(axis=1)] = 0.0
+    return distances
 
 
 def row_min_max(values: np.ndarray) -> np.ndarray:
-    """Each row moved and scaled to reach from 0 to 1; a constant row becomes 0.
+    """Scale each row to the range from 0 to 1; a constant row becomes 0.
 
     Args:
         values: float (..., T).
@@ -54,14 +54,14 @@ def row_min_max(values: np.ndarray) -> np.ndarray:
     """
     values = np.asarray(values, dtype=np.float64)
     low, high = values.min(axis=-1, keepdims=True), values.max(axis=-1, keepdims=True)
-    found: np.ndarray = (values - low) / np.where(high > low, high - low, 1.0)
-    return found
+    scaled: np.ndarray = (values - low) / np.where(high > low, high - low, 1.0)
+    return scaled
 
 
 def reweight(distances: np.ndarray, weights: np.ndarray, gamma: float) -> np.ndarray:
-    """Distances reweighted by popularity or another model: row min-max of the distance, times (1 + W)^-gamma.
+    """Reweight distances by popularity or another model: row min-max of the distance, times (1 + W)^-gamma.
 
-    The nearest title is at 0 whatever gamma is, so the first rank never changes. With gamma 0 the order is that of the
+    The nearest title is at 0 for every gamma, so the first rank never changes. With gamma 0 the order is that of the
     distances.
 
     Args:
@@ -72,8 +72,8 @@ def reweight(distances: np.ndarray, weights: np.ndarray, gamma: float) -> np.nda
     Returns:
         float64 (B, T), the smaller the better; zeros for a row of equal distances.
     """
-    found: np.ndarray = row_min_max(distances) * (1.0 + weights) ** -gamma
-    return found
+    reweighted: np.ndarray = row_min_max(distances) * (1.0 + weights) ** -gamma
+    return reweighted
 
 
 def target_ranks(scores: np.ndarray, targets: np.ndarray, tie_order: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ def target_ranks(scores: np.ndarray, targets: np.ndarray, tie_order: np.ndarray)
     Args:
         scores: float64 (B, T), the smaller the better.
         targets: int64 (B,), titles.
-        tie_order: int64 (T,), all titles, of equal scores the earlier here first.
+        tie_order: int64 (T,), all titles in the order that breaks ties.
 
     Returns:
         int64 (B,), from 1.
@@ -93,8 +93,8 @@ def target_ranks(scores: np.ndarray, targets: np.ndarray, tie_order: np.ndarray)
     """
     position = np.empty(len(tie_order), dtype=np.int64)
     position[tie_order] = np.arange(len(tie_order))
-    own = scores[np.arange(len(targets)), targets][:, None]
-    before = (scores < own) | ((scores == own) & (position < position[targets][:, None]))
+    target_scores = scores[np.arange(len(targets)), targets][:, None]
+    before = (scores < target_scores) | ((scores == target_scores) & (position < position[targets][:, None]))
     ranks: np.ndarray = 1 + before.sum(axis=1)
     return ranks
 
@@ -104,15 +104,15 @@ def best_titles(scores: np.ndarray, tie_order: np.ndarray, k: int) -> tuple[np.n
 
     Args:
         scores: float64 (B, T), the smaller the better.
-        tie_order: int64 (T,), all titles, of equal scores the earlier here first.
+        tie_order: int64 (T,), all titles in the order that breaks ties.
         k: Number of titles.
 
     Returns:
         int64 (B, K) titles, best first, and their scores, float64 (B, K).
     """
     positions = np.argsort(scores[:, tie_order], axis=1, kind="stable")[:, :k]
-    found = tie_order[positions]
-    return found, np.take_along_axis(scores, found, axis=1)
+    titles = tie_order[positions]
+    return titles, np.take_along_axis(scores, titles, axis=1)
 
 
 def choose_gamma(
@@ -123,17 +123,18 @@ def choose_gamma(
     Args:
         parts: Examples in parts: distances float64 (B, T), weights (T,) or (B, T), and target titles,
             int64 (B,).
-        tie_order: int64 (T,), all titles, of equal scores the earlier here first.
+        tie_order: int64 (T,), all titles in the order that breaks ties.
         gammas: The values to choose from.
 
     Returns:
-        The exponent, of equally good ones the smallest, and the NDCG@10 of each.
+        The best exponent, ties to the smallest, and the NDCG@10 of each.
     """
     ranks: dict[float, list[np.ndarray]] = {gamma: [] for gamma in sorted(gammas)}
     for distances, weights, targets in parts:
-        for gamma, found in ranks.items():
-            found.append(target_ranks(reweight(distances, weights, gamma), targets, tie_order))
-    reached = {
-        gamma: float(ranking_metrics(np.concatenate(found), [10])["NDCG@10"].mean()) for gamma, found in ranks.items()
+        for gamma, gamma_ranks in ranks.items():
+            gamma_ranks.append(target_ranks(reweight(distances, weights, gamma), targets, tie_order))
+    ndcg = {
+        gamma: float(ranking_metrics(np.concatenate(gamma_ranks), [10])["NDCG@10"].mean())
+        for gamma, gamma_ranks in ranks.items()
     }
-    return max(reached, key=lambda gamma: (reached[gamma], -gamma)), reached
+    return max(ndcg, key=lambda gamma: (ndcg[gamma], -gamma)), ndcg

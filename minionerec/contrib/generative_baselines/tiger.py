@@ -1,9 +1,9 @@
 """TIGER: an encoder-decoder that reads the semantic IDs of a history and generates that of the next item.
 
 Rajput et al., "Recommender Systems with Generative Retrieval" (NeurIPS 2023), section 3.2: a T5 (Raffel et al., 2020)
-whose vocabulary are the codes of the SIDs. The encoder reads the history in both directions, the decoder names the next
-SID code by code after a start token. The model is that of transformers; ours are the vocabulary, the wording, and the
-branches that searches grow on.
+whose vocabulary consists of the codes of the SIDs. The encoder reads the history in both directions, the decoder
+generates the next SID code by code after a start token. The model is that of transformers; this module adds the
+vocabulary, the wording, and the branches for searches.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,11 +64,11 @@ class TigerConfig(T5Config):
 
 # The model: T5 of transformers, which opens branches of its own.
 
-# Branches where an encoder has read the prompt and a decoder generates.
+# Branches of an encoder-decoder.
 #
-# The encoder reads each distinct prompt once, and each layer of the decoder turns it into keys and values once. A
-# branch is a path from the decoder's start token; its queries meet the keys of the tokens on that path, gathered by
-# their slots, and nothing else, so that a step costs the same however many other branches there are:
+# The encoder reads each distinct prompt once, and each layer of the decoder computes its keys and values once. A branch
+# is a path from the decoder's start token; its queries attend only to the keys of the tokens on that path, gathered by
+# their slots, so the cost of a branch does not depend on the number of branches:
 #
 # slots      0 start | 1 a0  2 a1 | 3 b0  4 b1        b1's parent is a0
 # path of b1: 0, 1, 4                                  relative positions -2, -1, 0
@@ -80,11 +80,11 @@ class TigerBranches:
     Args:
         model: The model, in evaluation mode.
         prompts: B token id lists, none empty.
-        levels: Most tokens on one path, L.
+        levels: Maximum number of tokens on a path, L.
 
     Attributes:
-        hidden: float (B, D), the decoder's state at the start token, as the head takes it.
-        count: Branch tokens that have been run for each prompt.
+        hidden: float (B, D), the decoder's state at the start token, as input of the head.
+        count: Number of branch tokens run for each prompt.
     """
 
     def __init__(self, model: T5ForConditionalGeneration, prompts: Sequence[Sequence[int]], levels: int):
@@ -95,13 +95,13 @@ class TigerBranches:
         ids, mask = pad_left(list(distinct), model.device)
         states = model.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         self._read = mask[order][:, None, None]  # (B, 1, 1, S)
-        # Of each layer, keys and values of the prompt (B, H, S, d), and those of the slots so far (B, slots, H, d).
+        # Per layer, keys and values of the prompt (B, H, S, d), and of the slots so far (B, slots, H, d).
         self._cross = [
             [self._heads(part(states)).transpose(1, 2)[order] for part in (attention.k, attention.v)]
             for attention in (block.layer[1].EncDecAttention for block in self._blocks)
         ]
         empty = states.new_zeros(len(prompts), 0, model.config.num_heads, model.config.d_kv)
-        self._own = [[empty, empty] for _ in self._blocks]
+        self._cache = [[empty, empty] for _ in self._blocks]
         # Slots on the path of each slot, by depth from the start token; 0 after its end.
         self._paths = torch.zeros(len(prompts), 0, levels + 1, dtype=torch.long, device=model.device)
         bias = self._blocks[0].layer[0].SelfAttention.compute_bias(levels + 1, levels + 1)  # (1, H, L + 1, L + 1)
@@ -154,26 +154,26 @@ class TigerBranches:
         paths = above.scatter(2, position.unsqueeze(-1), slots.unsqueeze(-1))
         self._paths = torch.cat([self._paths, paths], 1)
         width = int(position.max()) + 1
-        later = torch.arange(width, device=tokens.device) > position.unsqueeze(-1)  # (B, K, W)
-        bias = self._bias[position, :width].masked_fill(later.unsqueeze(-1), -torch.inf)  # (B, K, W, H)
+        is_later = torch.arange(width, device=tokens.device) > position.unsqueeze(-1)  # (B, K, W)
+        bias = self._bias[position, :width].masked_fill(is_later.unsqueeze(-1), -torch.inf)  # (B, K, W, H)
         x: torch.Tensor = self.model.shared(tokens)
-        for block, own, cross in zip(self._blocks, self._own, self._cross, strict=True):
-            x = x + self._attend_path(block.layer[0], x, own, paths[..., :width], bias)
+        for block, cache, cross in zip(self._blocks, self._cache, self._cross, strict=True):
+            x = x + self._attend_path(block.layer[0], x, cache, paths[..., :width], bias)
             x = x + self._attend_prompt(block.layer[1], x, *cross)
             x = block.layer[2](x)
         x = self.model.decoder.final_layer_norm(x)
         return x * self.model.model_dim**-0.5 if self.model.config.scale_decoder_outputs else x
 
     def _attend_path(
-        self, layer: Any, x: torch.Tensor, own: list[torch.Tensor], paths: torch.Tensor, bias: torch.Tensor
+        self, layer: Any, x: torch.Tensor, cache: list[torch.Tensor], paths: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
-        """Self-attention over the tokens of each path; `own` gets the keys and values of these tokens."""
+        """Self-attention over the tokens of each path; appends the keys and values of these tokens to `cache`."""
         attention, normed = layer.SelfAttention, layer.layer_norm(x)
         query = self._heads(attention.q(normed))  # (B, K, H, d)
-        for which, part in enumerate((attention.k, attention.v)):
-            own[which] = torch.cat([own[which], self._heads(part(normed))], 1)
-        rows = torch.arange(len(x), device=x.device)[:, None, None]
-        keys, values = (kept[rows, paths] for kept in own)  # (B, K, W, H, d)
+        for index, part in enumerate((attention.k, attention.v)):
+            cache[index] = torch.cat([cache[index], self._heads(part(normed))], 1)
+        batch = torch.arange(len(x), device=x.device)[:, None, None]
+        keys, values = (stored[batch, paths] for stored in cache)  # (B, K, W, H, d)
         weights = ((query.unsqueeze(2) * keys).sum(-1) + bias).softmax(2)  # (B, K, W, H)
         mixed: torch.Tensor = attention.o((weights.unsqueeze(-1) * values).sum(2).flatten(-2))
         return mixed
@@ -188,7 +188,7 @@ class TigerBranches:
 
 
 class TigerModel(T5ForConditionalGeneration, OpensBranches):
-    """A T5 over semantic IDs; see the package. It is built by `build_tiger`, and read by `AutoModelForCausalLM`."""
+    """A T5 over semantic IDs, built by `build_tiger` and loaded by `AutoModelForCausalLM`."""
 
     config_class = TigerConfig
     config: TigerConfig
@@ -208,10 +208,8 @@ AutoConfig.register(TigerConfig.model_type, TigerConfig)
 AutoModelForCausalLM.register(TigerConfig, TigerModel)
 
 
-# A TIGER with random weights, and its vocabulary: semantic IDs and nothing else.
-
 TIGER_WORDING = Wording("tiger", "", " ; ", {"next_sid": TaskWording(("{history}{eos}",), "{sid}")})
-"""The encoder reads the SIDs of a history, the oldest first, and an end token; the decoder says the SID alone."""
+"""The encoder reads the SIDs of a history, oldest first, and an end token; the decoder generates only the SID."""
 
 
 def sid_tokenizer(table: SidTable) -> PreTrainedTokenizerFast:
@@ -235,10 +233,10 @@ def sid_tokenizer(table: SidTable) -> PreTrainedTokenizerFast:
 
 
 def build_tiger(tokenizer: PreTrainedTokenizerBase, seed: int, **shape: Any) -> TigerModel:
-    """A TIGER with random weights, drawn as T5 draws them, whose vocabulary is exactly the tokenizer's.
+    """Build a TIGER with random weights, initialised as in T5, with the vocabulary of a tokenizer.
 
     Args:
-        tokenizer: Its tokenizer (`sid_tokenizer`).
+        tokenizer: The tokenizer (`sid_tokenizer`).
         seed: Seed of the weights.
         shape: Settings of `TigerConfig`.
     """

@@ -25,7 +25,6 @@ from minionerec.training.trainer import RankingEvaluation, StepInParts
 
 logger = get_logger(__name__)
 
-# Training examples of a TIGER: the prompt of each row and its target's SID, equal rows once.
 
 ExampleColumns = dict[str, list[Any]]
 
@@ -33,13 +32,13 @@ ExampleColumns = dict[str, list[Any]]
 def distinct_examples(
     builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, split: str, max_prompt_length: int
 ) -> tuple[ExampleColumns, int]:
-    """Token ids of the distinct rows of a split, in order of first occurrence.
+    """Token ids of the distinct examples of a split, in order of first occurrence.
 
-    A row that occurs n times weighs n times as much as one that occurs once; the mean weight is 1.
+    Weights are proportional to the number of occurrences, with mean 1.
 
     Returns:
-        `input_ids` and `labels`, token ids of prompts and of targets, and `weights`, float, a number a row; and how
-        many prompts were truncated.
+        `input_ids` and `labels`, token ids of prompts and of targets, and `weights`, a float per example; and the
+        number of truncated prompts.
     """
     examples = builder.build("next_sid", split)
     prompts, truncated = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
@@ -53,8 +52,8 @@ def distinct_examples(
     }, truncated
 
 
-def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    """A batch of rows, each column padded to its longest.
+def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    """Collate examples into a batch, each column padded to its longest.
 
     Returns:
         `input_ids` int64 (B, T), padded with 0 on the right; `labels` int64 (B, L), padded with -100; `weights`
@@ -62,11 +61,11 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
     """
     padded = {
         name: torch.nn.utils.rnn.pad_sequence(
-            [torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=filler
+            [torch.tensor(example[name]) for example in examples], batch_first=True, padding_value=filler
         )
         for name, filler in (("input_ids", 0), ("labels", -100))
     }
-    return {**padded, "weights": torch.tensor([row["weights"] for row in rows], dtype=torch.float32)}
+    return {**padded, "weights": torch.tensor([example["weights"] for example in examples], dtype=torch.float32)}
 
 
 class TigerTrainer(RankingEvaluation, StepInParts, Trainer):
@@ -77,10 +76,10 @@ class TigerTrainer(RankingEvaluation, StepInParts, Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Mean negative log-likelihood of all codes of the targets; rows of similar length are computed together."""
+        """Mean negative log-likelihood of all codes of the targets; computed in groups of similar length."""
         loss = sum(
-            row_losses(model, inputs["input_ids"][rows, columns], inputs["labels"][rows]) @ inputs["weights"][rows]
-            for rows, columns in length_groups(inputs["input_ids"], "right")
+            row_losses(model, inputs["input_ids"][group, columns], inputs["labels"][group]) @ inputs["weights"][group]
+            for group, columns in length_groups(inputs["input_ids"], "right")
         )
         if num_items_in_batch is None:
             loss = loss / (inputs["labels"] >= 0).sum()
@@ -90,7 +89,7 @@ class TigerTrainer(RankingEvaluation, StepInParts, Trainer):
 
 
 def row_tokens(row: Mapping[str, Any]) -> int:
-    """Tokens of a row, of its prompt and of its target."""
+    """Number of tokens of an example, of prompt and target."""
     return len(row["input_ids"]) + len(row["labels"])
 
 
@@ -110,7 +109,7 @@ def row_losses(model: Any, input_ids: torch.Tensor, labels: torch.Tensor) -> tor
 
 
 def _new_bundle(config: TigerTrainConfig, table: SidTable) -> Bundle:
-    """A model with random weights, with all it needs to recommend."""
+    """A bundle with a randomly initialised model."""
     tokenizer = sid_tokenizer(table)
     model = build_tiger(
         tokenizer,
@@ -126,10 +125,10 @@ def _new_bundle(config: TigerTrainConfig, table: SidTable) -> Bundle:
 
 
 def adafactor(config: TigerTrainConfig, model: torch.nn.Module) -> Adafactor:
-    """Adafactor as T5 was trained with it (Shazeer and Stern, 2018): a step's size is a share of the weights' own.
+    """Adafactor (Shazeer and Stern, 2018) as in the training of T5: step sizes are relative to the scale of weights.
 
-    T5 draws embeddings a hundred times as large as the maps to queries, whose products it does not scale down. Steps of
-    one size for all saturate the attention before embeddings have moved.
+    T5 initialises embeddings a hundred times as large as the query maps, and does not scale attention scores. With
+    equal step sizes, attention saturates before the embeddings have changed.
     """
     return Adafactor(
         model.parameters(),
@@ -141,10 +140,10 @@ def adafactor(config: TigerTrainConfig, model: torch.nn.Module) -> Adafactor:
 
 
 def _trainer(
-    run: TrainingRun, config: TigerTrainConfig, bundle: Bundle, rows: ExampleColumns, builder: ExampleBuilder
+    run: TrainingRun, config: TigerTrainConfig, bundle: Bundle, examples: ExampleColumns, builder: ExampleBuilder
 ) -> TigerTrainer:
-    """A trainer of these rows, which validates on those held out."""
-    plan = run.plan_steps(len(rows["labels"]), "rows")
+    """Create the trainer of training examples, which validates on the validation split."""
+    plan = run.plan_steps(len(examples["labels"]), "rows")
     heldout, _ = distinct_examples(builder, bundle.tokenizer, "valid", config.max_prompt_length)
     trainer = TigerTrainer(
         model=bundle.model,
@@ -157,7 +156,7 @@ def _trainer(
             ddp_find_unused_parameters=False,
         ),
         data_collator=collate,
-        train_dataset=Dataset.from_dict(rows),
+        train_dataset=Dataset.from_dict(examples),
         eval_dataset=Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,
         callbacks=run.early_stopping(),
@@ -178,8 +177,8 @@ def run_tiger(config: TigerTrainConfig, run: TrainingRun) -> StageResult:
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     bundle = _new_bundle(config, table)
     builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
-    rows, truncated = distinct_examples(builder, bundle.tokenizer, "train", config.max_prompt_length)
-    counts = {"rows": len(corpus.train), "distinct_examples": len(rows["labels"]), "truncated_prompts": truncated}
+    examples, truncated = distinct_examples(builder, bundle.tokenizer, "train", config.max_prompt_length)
+    counts = {"rows": len(corpus.train), "distinct_examples": len(examples["labels"]), "truncated_prompts": truncated}
     logger.info(
         "Training %s parameters on %s examples, %s of them distinct.",
         f"{bundle.model.num_parameters():,}",
@@ -187,6 +186,6 @@ def run_tiger(config: TigerTrainConfig, run: TrainingRun) -> StageResult:
         f"{counts['distinct_examples']:,}",
     )
     log_truncated(truncated)
-    trainer = _trainer(run, config, bundle, rows, builder)
+    trainer = _trainer(run, config, bundle, examples, builder)
     run.train(trainer)
     return run.finish(trainer, bundle, counts)

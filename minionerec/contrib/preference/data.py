@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 
 KEYS = ("comparison_id", "user_id", "item_a", "item_b")
 TIME = "timestamp"
-MOST_INVALID = 0.05
+MAX_INVALID_SHARE = 0.05
 TRAIN, VALID, TEST, DISCARDED = 0, 1, 2, -1
 LEAK_WARNING = (
     "LEAK: rows are split one by one, so most test examples have the same user's other answers on the same pair in "
@@ -73,7 +73,7 @@ class Comparisons:
         return len(self.y)
 
     def take(self, rows: np.ndarray) -> "Comparisons":
-        """Take some rows, with all users, items and targets."""
+        """Select rows, with all users, items and targets."""
         names = ("comparison", "user", "a", "b", "target", "y", "pair")
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
         return replace(self, **columns, time=None if self.time is None else self.time[rows])
@@ -91,20 +91,20 @@ def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
     if not path.is_file():
         raise DataError(f"{path}: no such file. Give --features an npz or parquet file.")
     try:
-        items, rows = _npz(path) if path.suffix == ".npz" else _parquet(path)
-        if not rows or len(items) != len(rows) or len(set(items)) < len(items):
-            raise DataError(f"{path}: {len(rows)} vectors for {len(set(items))} distinct items; expected one each.")
-        for item, row in zip(items, rows, strict=True):
+        items, vectors = _npz(path) if path.suffix == ".npz" else _parquet(path)
+        if not vectors or len(items) != len(vectors) or len(set(items)) < len(items):
+            raise DataError(f"{path}: {len(vectors)} vectors for {len(set(items))} distinct items; expected one each.")
+        for item, vector in zip(items, vectors, strict=True):
             if not plain_text(item):
                 raise DataError(f"{path}: the item id {shown(item)} holds a lone surrogate. Fix it.")
-            if np.size(row) != np.size(rows[0]):
+            if np.size(vector) != np.size(vectors[0]):
                 raise DataError(
-                    f"{path}: item {shown(item)} has {np.size(row)} numbers, item {shown(items[0])} has "
-                    f"{np.size(rows[0])}. Fix it."
+                    f"{path}: item {shown(item)} has {np.size(vector)} numbers, item {shown(items[0])} has "
+                    f"{np.size(vectors[0])}. Fix it."
                 )
-            if not np.isfinite(row).all():
+            if not np.isfinite(vector).all():
                 raise DataError(f"{path}: item {shown(item)} has NaN or infinity among its features. Remove or fix it.")
-        return items, check_vectors(np.stack(rows), len(items), str(path))
+        return items, check_vectors(np.stack(vectors), len(items), str(path))
     except (DataError, MemoryError):
         raise
     except Exception as error:  # headers and nested values can fail in many ways
@@ -171,21 +171,21 @@ def read_comparisons(
     keep = np.flatnonzero(named & known & other)
     users = list(dict.fromkeys(table["user_id"].iloc[keep]))
     user = table["user_id"].map({name: number for number, name in enumerate(users)}).fillna(-1).to_numpy(np.int64)
-    rows = _choices(table.iloc[keep].set_axis(keep), targets, label_map, path, counts)
-    row = rows["row"].to_numpy()
+    answers = _choices(table.iloc[keep].set_axis(keep), targets, label_map, path, counts)
+    row = answers["row"].to_numpy()
     pair = np.minimum(a, b) * len(items) + np.maximum(a, b)
-    rows = rows.assign(user=user[row], pair=pair[row], chosen=np.where(rows["first"], a[row], b[row]))
+    answers = answers.assign(user=user[row], pair=pair[row], chosen=np.where(answers["first"], a[row], b[row]))
     keys = ["user", "pair", "target"]
-    again = rows.duplicated(keys).to_numpy()
-    against = again & (rows["chosen"] != rows.groupby(keys)["chosen"].transform("first")).to_numpy()
+    again = answers.duplicated(keys).to_numpy()
+    against = again & (answers["chosen"] != answers.groupby(keys)["chosen"].transform("first")).to_numpy()
     counts |= {"repeated": int(again.sum()), "contradictory": int(against.sum())}
     counts["self_consistency"] = None if not again.any() else 1 - counts["contradictory"] / counts["repeated"]
-    rows = rows[~again]
-    counts["rows"] = len(rows)
-    if not len(rows):
+    answers = answers[~again]
+    counts["rows"] = len(answers)
+    if not len(answers):
         words = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in counts.items())
         raise DataError(f"{path}: no usable answer is left ({words}). Check targets, label_map and features.")
-    row, y = rows["row"].to_numpy(), rows["first"].to_numpy().astype(np.float64)
+    row, y = answers["row"].to_numpy(), answers["first"].to_numpy().astype(np.float64)
     counts["one_class_users"] = int(pd.Series(y).groupby(user[row]).mean().isin([0.0, 1.0]).sum())
     time = None
     if TIME in table:
@@ -200,7 +200,7 @@ def read_comparisons(
         user=user[row],
         a=a[row],
         b=b[row],
-        target=rows["target"].to_numpy(np.int64),
+        target=answers["target"].to_numpy(np.int64),
         y=y,
         pair=np.unique(pair[row], return_inverse=True)[1],
         time=time,
@@ -263,7 +263,7 @@ def _choices(
         chosen = meaning[meaning.isin(["a", "b"])]
         columns = {"row": chosen.index.to_numpy(), "target": number, "first": chosen.to_numpy() == "a"}
         parts.append(pd.DataFrame(columns))
-    if counts["invalid"] > MOST_INVALID * counts["answers"]:
+    if counts["invalid"] > MAX_INVALID_SHARE * counts["answers"]:
         raise DataError(
             f"{path}: {counts['invalid']} of {counts['answers']} answers are none of a, b, tie, blank or label_map's "
             f"codes ({', '.join(label_map) or 'none'}). Complete label_map."

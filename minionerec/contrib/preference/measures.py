@@ -14,7 +14,7 @@ from minionerec.metrics.statistics import paired_differences
 CLIP = 1e-7
 BINS = 15
 LEAST_ROWS = 10
-"""Fewest test examples of a user who is listed by name."""
+"""Minimum number of test examples of a user who is listed by name."""
 
 
 def cross_entropy(y: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -97,13 +97,15 @@ def by_target(answers: Comparisons, p: np.ndarray) -> dict[str, Any]:
     """Compute what the published results.json has per target: accuracy, ce_loss, n_samples and user_accuracies."""
     hit, ce, table = correct(answers.y, p), cross_entropy(answers.y, p), {}
     for number, name in enumerate(answers.targets):
-        rows = answers.target == number
-        if rows.any():
-            of_user = {answers.users[u]: hit[rows & (answers.user == u)] for u in np.unique(answers.user[rows])}
+        of_target = answers.target == number
+        if of_target.any():
+            of_user = {
+                answers.users[u]: hit[of_target & (answers.user == u)] for u in np.unique(answers.user[of_target])
+            }
             table[name] = {
-                "accuracy": float(hit[rows].mean()),
-                "ce_loss": float(ce[rows].mean()),
-                "n_samples": int(rows.sum()),
+                "accuracy": float(hit[of_target].mean()),
+                "ce_loss": float(ce[of_target].mean()),
+                "n_samples": int(of_target.sum()),
                 "user_accuracies": {u: {"accuracy": float(h.mean()), "n": len(h)} for u, h in of_user.items()},
             }
     return table

@@ -50,7 +50,7 @@ USER_WIDTH = 32
 DROPOUT = 0.15
 """Share of units dropped after every block."""
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-3
-"""Of AdamW, on all parameters."""
+"""Settings of AdamW, on all parameters."""
 MIN_DELTA = 1e-3
 """Fall of the validation CE, in nats, that counts as an improvement."""
 ARRAYS, ABOUT = "model.safetensors", "model.json"
@@ -91,7 +91,7 @@ class PreferenceModel:
         Args:
             data: All rows.
             rows: int64 (r,), the rows to predict.
-            user: int64 (r,), whom to predict for; -1 for an unseen user.
+            user: int64 (r,), user of each prediction; -1 for an unseen user.
         """
         raise NotImplementedError
 
@@ -175,19 +175,19 @@ def standardisation(data: Comparisons, rows: np.ndarray) -> tuple[np.ndarray, np
     return seen.mean(axis=0), np.where(spread > 1e-8, spread, 1).astype(np.float32)
 
 
-def principal_components(data: Comparisons, rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def principal_components(data: Comparisons, rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Mean, float32 (D,), and float32 (D, r), from centred features to unit variance, over the items of these rows.
 
     Args:
         data: Holds the features.
         rows: int64 (r,).
-        most: Number of components; there are fewer where the features have fewer.
+        count: Number of components; fewer where the features have fewer.
     """
     seen = data.features[np.unique([data.a[rows], data.b[rows]])].astype(np.float64)
     mean = seen.mean(axis=0)
     variance, axes = np.linalg.eigh((seen - mean).T @ (seen - mean) / len(seen))
-    kept = np.flatnonzero(variance > 1e-10 * variance[-1])[::-1][:most]
-    return mean.astype(np.float32), (axes[:, kept] / np.sqrt(variance[kept])).astype(np.float32)
+    leading = np.flatnonzero(variance > 1e-10 * variance[-1])[::-1][:count]
+    return mean.astype(np.float32), (axes[:, leading] / np.sqrt(variance[leading])).astype(np.float32)
 
 
 @dataclass
@@ -313,7 +313,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         logit = (gaps @ weights.T.float()).flatten()[at].double() + bias[user]
         return _ce(logit, y) + 0.5 * BIAS_PENALTY * bias @ bias
 
-    def measured(
+    def evaluate(
         scaling: tuple[np.ndarray, np.ndarray],
         weights: np.ndarray,
         crowd: np.ndarray,
@@ -321,7 +321,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         basis: np.ndarray,
         settings: dict[str, float],
     ) -> tuple[float, LinearModel]:
-        """Validation CE of a fit, and the fit: users without answers in train get `crowd` (T, r)."""
+        """Validation CE of a fit, and the fit; users without answers in train get `crowd` (T, r)."""
         user_weights = np.broadcast_to(crowd, (users + 1, *crowd.shape)).copy()
         user_weights[trained] = weights.reshape(users, *crowd.shape)[trained]
         user_bias = np.zeros(users + 1)
@@ -340,7 +340,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
     fits: list[tuple[float, LinearModel]] = []
 
     def fit_blocks(components: int, pooling: float) -> None:
-        """A fit for each penalty, each from where the last one ended."""
+        """Fit each penalty, starting at the previous fit."""
         scaling = principal_components(data, train, components)
         gaps, width = gaps_of(scaling), scaling[1].shape[1]
         start = np.zeros(sum(sizes) * width + users)
@@ -359,9 +359,9 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
             theta, bias = start[:-users].reshape(-1, width), start[-users:]
             crowd = theta[0] + theta[1 : 1 + targets] if "shared" in blocks else np.zeros((targets, width))
             settings = {"components": width, "penalty": shared, "pooling": pooling}
-            fits.append(measured(scaling, mixing.numpy() @ theta, crowd, bias, np.eye(width), settings))
+            fits.append(evaluate(scaling, mixing.numpy() @ theta, crowd, bias, np.eye(width), settings))
 
-    counts = sorted({min(most, data.features.shape[1]) for most in COMPONENTS})
+    counts = sorted({min(count, data.features.shape[1]) for count in COMPONENTS})
     for components in progress(counts, "choosing components", unit="values"):
         fit_blocks(components, POOLING[0])
     if "user" in blocks:
@@ -375,8 +375,8 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
     left, size, right = np.linalg.svd(best.weights[:-1].reshape(-1, width), full_matrices=False)
     gaps, fits = gaps_of(scaling), []
     tried = list(product(RANKS, STRENGTHS))
-    for most, strength in progress(tried, "choosing ranks", unit="values"):
-        rank = min(most, len(size))
+    for max_rank, strength in progress(tried, "choosing ranks", unit="values"):
+        rank = min(max_rank, len(size))
         c, v = left[:, :rank] * np.sqrt(size[:rank]), right[:rank] * np.sqrt(size[:rank])[:, None]  # (C, B), (B, r)
         penalty = float(strength * best.chosen["penalty"] * np.square(size).sum() / size.sum())
 
@@ -388,8 +388,8 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         x = _minimise(low_rank, np.concatenate([c.ravel(), v.ravel(), best.bias[:-1]]), 100)
         c, v, bias = x[: c.size].reshape(c.shape), x[c.size : -users].reshape(v.shape), x[-users:]
         crowd = c.reshape(users, targets, -1)[trained].mean(axis=0) @ v
-        settings = {"components": width, "rank": most, "strength": strength, "penalty": penalty}
-        fits.append(measured(scaling, c @ v, crowd, bias, v.T, settings))
+        settings = {"components": width, "rank": max_rank, "strength": strength, "penalty": penalty}
+        fits.append(evaluate(scaling, c @ v, crowd, bias, v.T, settings))
     return _best(fits)
 
 

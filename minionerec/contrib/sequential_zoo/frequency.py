@@ -96,22 +96,22 @@ class AutoCorrelation(nn.Module):
 
         Args:
             x: float (B, L, D), all L = max_len slots.
-            at: int64 (B,), the one slot of each row that is wanted; all if None.
+            at: int64 (B,), the slot of each row to compute; all if None.
 
         Returns:
             float (B, L, D), or (B, D) with `at`.
         """
-        rows, length, width = x.shape
+        batch, length, width = x.shape
         product = self.query.weight.T @ (self.key.weight / width)
         gram = linear(x, product) @ x.transpose(1, 2)  # (B, L, L); delay d: column t + d of row t
         delays = self.delays(gram.detach())  # (B or 1, k)
         shifts = nn.functional.one_hot(self.shifted[delays], length).to(x.dtype).flatten(2)  # (B or 1, k, L²)
         weights = torch.einsum("bkn,bn->bk", shifts, gram.flatten(1)).softmax(-1)
         if at is None:
-            residual, mixed = x, torch.einsum("bk,bkn->bn", weights, shifts).view(rows, length, length) @ x
+            residual, mixed = x, torch.einsum("bk,bkn->bn", weights, shifts).view(batch, length, length) @ x
         else:
             positions = (at[:, None] + delays) % length  # (B, k)
-            shifted = x[torch.arange(rows, device=x.device)[:, None], positions]
+            shifted = x[torch.arange(batch, device=x.device)[:, None], positions]
             residual, mixed = take_slots(x, at), (weights[:, None] @ shifted)[:, 0]
         weight = self.out.weight @ self.value.weight
         bias = nn.functional.linear(self.value.bias, self.out.weight, self.out.bias)
@@ -232,7 +232,7 @@ class WaveletFourierFilter(nn.Module):
 
     The spectrum along time of each head is multiplied by base_filter · (1 + s) and base_bias + b is added to its real
     part, where (s, b) come from the mean of the input over all slots. Multiplying a spectrum by real numbers is
-    convolving cyclically with their inverse transform; where one slot is wanted, only that one is convolved.
+    convolving cyclically with their inverse transform; for one slot, only that one is convolved.
 
     Attributes:
         detail: float (L // 2, D), what the Haar details of each pair of slots are multiplied by.
@@ -260,7 +260,7 @@ class WaveletFourierFilter(nn.Module):
 
         Args:
             x: float (B, L, D), all L = max_len slots.
-            at: int64 (B,), the one slot of each row that is wanted; all if None.
+            at: int64 (B,), the slot of each row to compute; all if None.
 
         Returns:
             float (B, L, D), or (B, D) with `at`.

@@ -63,7 +63,7 @@ class InterestAttention(nn.Module):
         Args:
             x: float (B, L, D), all L = max_len slots.
             positions: float (L, D), P.
-            at: int64 (B,), the one slot of each row that is wanted; all if None.
+            at: int64 (B,), the slot of each row to compute; all if None.
 
         Returns:
             float (B, L, D), or (B, D) with `at`.

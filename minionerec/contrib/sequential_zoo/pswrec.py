@@ -156,7 +156,7 @@ class PhaseBank(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Phases:
         """Phases of the first `num_bands` bands of float (B, L, D)."""
-        rows, length, width = x.shape
+        batch, length, width = x.shape
         used = [
             weight[..., -(1 + (length - 1) // dilation) :].flip(-1)
             for weight, dilation in zip(self.weights[: self.num_bands], DILATIONS, strict=False)
@@ -166,7 +166,7 @@ class PhaseBank(nn.Module):
             for weight, dilation in zip(used, DILATIONS, strict=False)
         ]
         flat = torch.cat([weight.permute(2, 0, 1) for weight in used]).flatten(0, 1)  # (2 Σ m, D)
-        taps = ((flat / width) @ x.reshape(-1, width).T).view(-1, 2, rows, length)
+        taps = ((flat / width) @ x.reshape(-1, width).T).view(-1, 2, batch, length)
         real, imaginary = _sum_taps(taps, shifts).transpose(0, 2).unbind(1)
         return to_phases(real, imaginary, self.silence)
 
@@ -187,7 +187,7 @@ class PhaseAttention(AttentionFrame):
             x: float (B, L, D).
             phases: Of the L slots.
             mask: float (B, 1 or H, L, L), added to the scores.
-            at: int64 (B,), the one slot of each row that is wanted; all if None.
+            at: int64 (B,), the slot of each row to compute; all if None.
 
         Returns:
             float (B, L, D), or (B, 1, D) with `at`.
@@ -218,13 +218,15 @@ class PhaseAttention(AttentionFrame):
         """
 
     @abstractmethod
-    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+    def read(
+        self, q: torch.Tensor, x: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
         """Output of each head for one query.
 
         Args:
             q: float (B, H, 1, d).
             x: float (B, L, D), input of the layer.
-            own: Phases of the slot that queries.
+            query_phases: Phases of the querying slot.
             phases: Of the L slots.
             mask: float (B, 1 or H, 1, L), added to the scores.
 
@@ -234,10 +236,10 @@ class PhaseAttention(AttentionFrame):
 
     def products(self, q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Products of queries, float (B, H, R, d), with the keys of x, float (B, L, D): (B, H, R, L)."""
-        rows, heads, queries, _ = q.shape
+        batch, heads, queries, _ = q.shape
         weight, bias = self._rows(1)
         folded = q.transpose(0, 1).flatten(1, 2) @ weight  # (H, B R, D)
-        folded = folded.unflatten(1, (rows, queries)).transpose(0, 1).flatten(1, 2)  # (B, H R, D)
+        folded = folded.unflatten(1, (batch, queries)).transpose(0, 1).flatten(1, 2)  # (B, H R, D)
         products = (folded @ x.transpose(1, 2)).unflatten(1, (heads, queries))
         scores: torch.Tensor = products + q @ bias[:, :, None]
         return scores
@@ -284,10 +286,12 @@ class RotatedAttention(PhaseAttention):
         turns = self.turns(phases)
         return attend(turn(q, turns), turn(k, turns), v, mask, self.attention_dropout)
 
-    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+    def read(
+        self, q: torch.Tensor, x: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
         """See `PhaseAttention`; the product with a turned key is that of the query turned back."""
         turns = self.turns(phases)
-        turned = turn(q / math.sqrt(q.shape[-1]), self.turns(own))
+        turned = turn(q / math.sqrt(q.shape[-1]), self.turns(query_phases))
         # q · (e^{iφ} k) = cos φ (q · k) + sin φ (-i q · k)
         back = turned.unflatten(-1, (-1, 2)).flip(-1) * turned.new_tensor([1.0, -1.0])
         products = self.products(torch.cat((turned, back.flatten(-2)), 2), x)  # (B, H, 2, L)
@@ -416,8 +420,8 @@ class PSWRec(SequentialModel):
         x, phases = self.embed(histories)
         parts = zip(groups, histories.split(sizes), x.split(sizes), phases.split(sizes), strict=True)
         vectors = [
-            self._last_vectors(rows[:, columns], part[:, columns], own.columns(columns))
-            for (_, columns), rows, part, own in parts
+            self._last_vectors(rows[:, columns], part[:, columns], row_phases.columns(columns))
+            for (_, columns), rows, part, row_phases in parts
         ]
         return torch.cat(vectors)[order.argsort()], phases
 
@@ -482,17 +486,19 @@ class SyncAttention(PhaseAttention):
         """See `PhaseAttention`."""
         return self.weights((q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2), phases, phases, mask) @ v
 
-    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+    def read(
+        self, q: torch.Tensor, x: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
         """See `PhaseAttention`."""
-        return self.gather(self.weights(self.products(q / math.sqrt(q.shape[-1]), x), own, phases, mask), x)
+        return self.gather(self.weights(self.products(q / math.sqrt(q.shape[-1]), x), query_phases, phases, mask), x)
 
-    def weights(self, scores: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
-        """Attention weights from scores, float (B, H, M, L) to the same; `own` are the phases of the M slots."""
+    def weights(self, scores: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """Attention weights from scores, float (B, H, M, L) to the same; `query_phases` are those of the M slots."""
         bands = self.band_logits.softmax(-1)
-        strength_q, strength_k = (bands @ part.magnitude for part in (own, phases))  # (B, H, M), (B, H, L)
+        strength_q, strength_k = (bands @ part.magnitude for part in (query_phases, phases))  # (B, H, M), (B, H, L)
         # The product of the two magnitudes goes into the features.
         scale = 2 * self.beta.exp()[:, None] * strength_q
-        features_q = band_features(own, bands) * scale[..., None]
+        features_q = band_features(query_phases, bands) * scale[..., None]
         features_k = band_features(phases, bands) * strength_k[..., None]
         sync = features_q @ features_k.transpose(-1, -2)
         sync = sync / (strength_q[..., None] + (strength_k[..., None, :] + 1e-8))
@@ -533,10 +539,12 @@ class ScaledAttention(PhaseAttention):
         queries = torch.cat((q * (scale * math.sqrt(whole / q.shape[-1])), queries * math.sqrt(whole)), -1)
         return attend(queries, torch.cat((k * scale, keys), -1), v, mask, self.attention_dropout)
 
-    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+    def read(
+        self, q: torch.Tensor, x: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
         """See `PhaseAttention`."""
-        products = self.products(q * (self.scale(own) / math.sqrt(q.shape[-1])), x)
-        bias = self.features(own)[0] @ self.features(phases)[1].transpose(-1, -2)
+        products = self.products(q * (self.scale(query_phases) / math.sqrt(q.shape[-1])), x)
+        bias = self.features(query_phases)[0] @ self.features(phases)[1].transpose(-1, -2)
         scores = products * self.scale(phases).transpose(-1, -2) + bias + mask
         return self.gather(self.attention_dropout(scores.softmax(-1)), x)
 

@@ -101,7 +101,7 @@ class RPG(CausalEncoder):
             digits: int (N, M) of codes from 0 to C - 1, row i of item i + 1.
 
         Raises:
-            ConfigError: If the shape is another, or a digit is none.
+            ConfigError: If the shape does not match, or a code is out of range.
         """
         expected_shape = (self.num_items, self.num_digits)
         if tuple(digits.shape) != expected_shape:

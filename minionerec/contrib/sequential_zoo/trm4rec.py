@@ -50,17 +50,17 @@ class Packed:
         """Pack int64 (B, L)."""
         batch, length = histories.shape
         is_token = (histories > 0) | (histories == 0).all(1, keepdim=True)
-        every = torch.arange(batch * length, device=histories.device).view(batch, length)
+        slots = torch.arange(batch * length, device=histories.device).view(batch, length)
         grids, parts = [], []
         for positions, columns in length_groups(histories, padding):
-            rows = histories[positions, columns]
+            grid = histories[positions, columns]
             inside = is_token[positions, columns].flatten().nonzero()[:, 0]
-            grids.append((inside, causal_mask(rows)))
-            parts.append(every[positions, columns].flatten()[inside])
+            grids.append((inside, causal_mask(grid)))
+            parts.append(slots[positions, columns].flatten()[inside])
         tokens = torch.cat(parts)
-        numbers = torch.empty_like(every).flatten()
+        numbers = torch.empty_like(slots).flatten()
         numbers[tokens] = torch.arange(len(tokens), device=tokens.device)
-        return cls(tokens, grids, numbers[every[:, 0] + readout_slots(histories, padding)])
+        return cls(tokens, grids, numbers[slots[:, 0] + readout_slots(histories, padding)])
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Causal attention of every token within its row.
@@ -77,9 +77,9 @@ class Packed:
         qkv = torch.stack((q, k, v), 1)  # (N, 3, H, d)
         contexts = []
         for (positions, mask), part in zip(self.grids, qkv.split(sizes), strict=True):
-            rows, width = len(mask), mask.shape[-1]
-            cells = part.new_zeros(rows * width, *part.shape[1:]).index_copy(0, positions, part)
-            laid = cells.unflatten(0, (rows, width)).transpose(1, 3)  # (b, H, 3, w, d)
+            height, width = len(mask), mask.shape[-1]
+            cells = part.new_zeros(height * width, *part.shape[1:]).index_copy(0, positions, part)
+            laid = cells.unflatten(0, (height, width)).transpose(1, 3)  # (b, H, 3, w, d)
             context = attend(laid[:, :, 0], laid[:, :, 1], laid[:, :, 2], mask).transpose(1, 2)
             contexts.append(context.flatten(0, 1).index_select(0, positions))
         return torch.cat(contexts)
@@ -116,7 +116,7 @@ class RecursiveBlock(nn.Module):
 
         Args:
             x: float (N, D), the tokens of a batch.
-            batch: Their layout in it.
+            batch: Layout of the tokens in the batch.
             turns: complex (N, 1, d / 2), by which channel pairs are multiplied; None for no rotary embedding.
             newest_only: Give the result only where rows are read.
 

@@ -101,7 +101,7 @@ class Spark(Engine):
 
     def table(self, name: str, sql: str) -> None:
         """See `Engine`."""
-        self._keep(name, self._run(sql))
+        self._store(name, self._run(sql))
 
     def view(self, name: str, sql: str) -> None:
         """See `Engine`."""
@@ -109,35 +109,35 @@ class Spark(Engine):
 
     def numbered(self, name: str, sql: str, order: str, column: str) -> None:
         """See `Engine`; each part of the sorted rows is numbered by itself, after those of earlier parts."""
-        drawn = f"{name}_drawn"
+        with_ids = f"{name}_with_ids"
         sorted_rows = self._run(f"{sql} ORDER BY {order}")
-        self._keep(drawn, sorted_rows.selectExpr("*", "monotonically_increasing_id() AS drawn"))
+        self._store(with_ids, sorted_rows.selectExpr("*", "monotonically_increasing_id() AS row_id"))
         sizes = self.rows(
-            f"SELECT drawn_by, count(*) FROM (SELECT shiftright(drawn, 33) AS drawn_by FROM {drawn}) GROUP BY drawn_by"
+            f"SELECT part, count(*) FROM (SELECT shiftright(row_id, 33) AS part FROM {with_ids}) GROUP BY part"
         )
         before, starts = 0, []
         for part, size in sorted(sizes):
             starts.append(f"WHEN {part} THEN {before - (part << 33)}")
             before += size
-        shift = f"CASE shiftright(drawn, 33) {' '.join(starts)} END" if starts else "0"
-        self.table(name, f"SELECT {', '.join(sorted_rows.columns)}, drawn + {shift} AS {column} FROM {drawn}")
-        self.drop(drawn)
+        shift = f"CASE shiftright(row_id, 33) {' '.join(starts)} END" if starts else "0"
+        self.table(name, f"SELECT {', '.join(sorted_rows.columns)}, row_id + {shift} AS {column} FROM {with_ids}")
+        self.drop(with_ids)
 
     def drop(self, name: str) -> None:
         """See `Engine`."""
-        self._did(lambda: self._session.catalog.dropTempView(name))
+        self._call(lambda: self._session.catalog.dropTempView(name))
         if (path := self._paths.pop(name, None)) is not None:
             shutil.rmtree(path, ignore_errors=True)
 
     def rename(self, name: str, new: str) -> None:
         """See `Engine`."""
-        self._did(lambda: self._session.table(name).createOrReplaceTempView(new))
+        self._call(lambda: self._session.table(name).createOrReplaceTempView(new))
         self._paths[new] = self._paths.pop(name)
         self.drop(name)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """See `Engine`."""
-        return [tuple(row) for row in self._did(self._run(sql).collect)]
+        return [tuple(row) for row in self._call(self._run(sql).collect)]
 
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         """See `Engine`; Spark writes the rows, whose files are in order, and this process reads them."""
@@ -158,22 +158,22 @@ class Spark(Engine):
             if not submitted():
                 self._session.stop()
 
-    def _keep(self, name: str, frame: Any) -> None:
+    def _store(self, name: str, frame: Any) -> None:
         path = self._write(frame)
         self.drop(name)
         self._paths[name] = path
         reader = self._session.read.schema(frame.schema)
-        self._did(lambda: reader.parquet(f"file://{_no_glob(path)}").createOrReplaceTempView(name))
+        self._call(lambda: reader.parquet(f"file://{_no_glob(path)}").createOrReplaceTempView(name))
 
     def _write(self, frame: Any) -> Path:
         path = self.folder / f"table{next(self._numbers)}"
-        self._did(lambda: frame.write.parquet(f"file://{path.resolve()}", compression="zstd"))
+        self._call(lambda: frame.write.parquet(f"file://{path.resolve()}", compression="zstd"))
         return path
 
     def _run(self, sql: str) -> Any:
-        return self._did(lambda: self._session.sql(sql))
+        return self._call(lambda: self._session.sql(sql))
 
-    def _did(self, work: Any) -> Any:
+    def _call(self, work: Any) -> Any:
         from py4j.protocol import Py4JError
 
         try:

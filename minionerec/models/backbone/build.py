@@ -30,10 +30,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def resolve_dtype(name: str) -> torch.dtype:
-    """The torch dtype of weights that are trained; "auto" is float32 on every machine.
+    """The torch dtype of trained weights; "auto" is float32 on every machine.
 
-    Without a float32 copy, most of a small step in bfloat16 rounds to nothing; DeepSpeed keeps such a copy, so recipes
-    that it launches name bfloat16 themselves.
+    Without a float32 copy, most of a small step in bfloat16 is lost to rounding. DeepSpeed keeps such a copy, so its
+    recipes name bfloat16.
 
     Raises:
         ConfigError: If the name is unknown.
@@ -46,7 +46,7 @@ def resolve_dtype(name: str) -> torch.dtype:
 
 
 def reading_dtype(name: str) -> torch.dtype | None:
-    """The torch dtype of weights that are only read; "auto" is None, the stored one, on a GPU and float32 elsewhere.
+    """The torch dtype of weights for inference; "auto" is None (the stored dtype) on a GPU and float32 elsewhere.
 
     Raises:
         ConfigError: If the name is unknown.
@@ -55,12 +55,12 @@ def reading_dtype(name: str) -> torch.dtype | None:
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer trained on the corpus's own texts: every text encodes, and decodes back exactly.
+    """Train a byte-level BPE tokenizer, which encodes every text and decodes it back exactly.
 
-    Of each text the first `LONGEST_TEXT` characters are read: a word that long takes quadratic time.
+    Only the first `LONGEST_TEXT` characters of a text are read, since the time is quadratic in the length of a word.
 
     Raises:
-        ConfigError: If bytes and special tokens alone leave no room for words.
+        ConfigError: If `vocabulary_size` is below 300, which leaves no room for words.
     """
     if vocabulary_size < 300:
         raise ConfigError(f"text_vocabulary {vocabulary_size} is below 300: bytes and special tokens alone take 259.")
@@ -96,10 +96,10 @@ def scratch_model(
     max_positions: int = 1024,
     tied: bool = True,
 ) -> PreTrainedModel:
-    """A randomly initialised Qwen2 whose vocabulary is exactly the tokenizer's (SID tokens already added).
+    """Build a randomly initialised Qwen2 with the vocabulary of a tokenizer.
 
     Args:
-        tokenizer: Its tokenizer.
+        tokenizer: The tokenizer, SID tokens already added.
         seed: Seed of the weights.
         hidden_size: Width D.
         layers: Number of transformer blocks.
@@ -110,7 +110,7 @@ def scratch_model(
         tied: Whether the output head shares the input embedding.
 
     Raises:
-        ConfigError: If a number of heads divides badly.
+        ConfigError: If a number of heads is no divisor.
     """
     for whole, a, part, b in (("hidden_size", hidden_size, "heads", heads), ("heads", heads, "kv_heads", kv_heads)):
         if b < 1 or a % b:
@@ -134,16 +134,16 @@ def scratch_model(
 
 
 def _check_no_codes(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Check that a pretrained tokenizer has none of the codes' tokens.
+    """Check that a pretrained tokenizer has no SID tokens.
 
     Raises:
-        ConfigError: Naming one that it has.
+        ConfigError: Naming the first one.
     """
-    found = [token for token in tokenizer.get_vocab() if token.startswith("<") and split_sid(token) is not None]
-    if found:
+    code_tokens = [token for token in tokenizer.get_vocab() if token.startswith("<") and split_sid(token) is not None]
+    if code_tokens:
         raise ConfigError(
-            f"{name}: its tokenizer has the token {min(found)!r} ({len(found)} such), which this model already uses, "
-            "and which a code needs. Give a model without semantic IDs, or a checkpoint of this project."
+            f"{name}: its tokenizer has the token {min(code_tokens)!r} ({len(code_tokens)} such), which this model "
+            "already uses, and which a code needs. Give a model without semantic IDs, or a checkpoint of this project."
         )
 
 
@@ -154,30 +154,28 @@ def check_pretrained(name_or_path: str) -> None:
     """Check that a pretrained language model is of a supported architecture, without reading its weights.
 
     Raises:
-        ConfigError: If it is not (`minionerec.models.decoding.architectures`), or there is none.
+        ConfigError: If its architecture is not supported (`minionerec.models.decoding.architectures`), or there is no
+            such model.
     """
     check_architecture(load_configuration(name_or_path, error=ConfigError, remedy=_REMEDY), name_or_path)
 
 
 def load_pretrained(name_or_path: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A pretrained causal language model and its tokenizer, from the hub or a directory.
-
-    The tokenizer of a directory that an earlier stage wrote is taken as it was saved (`load_bundle`).
+    """Load a pretrained causal language model and its tokenizer from the hub or a directory.
 
     Raises:
-        ConfigError: If it cannot be found or is not a causal language model of a supported architecture, or is none
-            that `load_model` takes.
+        ConfigError: If the model does not exist, its architecture is not supported, or `load_model` refuses it.
     """
     check_pretrained(name_or_path)
     options: dict[str, Any] = {"error": ConfigError, "remedy": _REMEDY}
-    own = (Path(name_or_path) / MANIFEST).is_file()
-    if own:
+    is_output = (Path(name_or_path) / MANIFEST).is_file()
+    if is_output:
         open_artefact(name_or_path)
         tokenizer = load_tokenizer(PreTrainedTokenizerFast, name_or_path, **options)
     else:
         tokenizer = load_tokenizer(AutoTokenizer, name_or_path, trust_remote_code=False, **options)
     model = load_model(AutoModelForCausalLM, name_or_path, dtype=dtype, **options)
-    if not own:
+    if not is_output:
         _check_no_codes(tokenizer, name_or_path)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -54,13 +54,12 @@ class Bundle:
 
     Attributes:
         model: Causal language model.
-        tokenizer: Its tokenizer, one token for each code.
-        table: The SIDs that it generates.
-        wording: The prompts it was trained with.
-        max_prompt_length: Prompts are truncated to this many last tokens.
-        path: Where it was read from.
-        task: The task by which it recommends: next_sid, or title_history_to_title of a model that generates titles, for
-            which the codes are words like any other.
+        tokenizer: Tokenizer with one token for each code.
+        table: The SIDs of the catalogue.
+        wording: Wording of the prompts in training.
+        max_prompt_length: Number of last tokens to which prompts are truncated.
+        path: Directory that the checkpoint was read from.
+        task: Task by which the model recommends: next_sid, or title_history_to_title for a model that generates titles.
     """
 
     model: PreTrainedModel
@@ -78,21 +77,18 @@ class Bundle:
 
     @cached_property
     def sid_tokens(self) -> list[list[int]]:
-        """Vocabulary ids of the codes of each SID, by its number."""
+        """Vocabulary ids of the codes of each SID, in the order of SID numbers."""
         vocabulary, tokens = self.tokenizer.get_vocab(), self.table.token_tuples
         _, items = np.unique(self.table.sid_numbers, return_index=True)
         return [[vocabulary[token] for token in tokens[item]] for item in items]
 
 
 def clean_generation_config(tokenizer: PreTrainedTokenizerBase, start: int | None = None) -> GenerationConfig:
-    """A generation config of greedy search without penalties.
-
-    `generate` fills fields that a caller leaves unset from this file, so the file itself must be harmless; the
-    project's own beam search reads none of them.
+    """A generation config of greedy search without penalties, whose fields are defaults of `generate`.
 
     Args:
-        tokenizer: Whose end and padding tokens it names.
-        start: The token at which a decoder starts; None where there is no encoder.
+        tokenizer: Tokenizer with the end and padding tokens.
+        start: Start token of the decoder of an encoder-decoder model; else None.
     """
     return GenerationConfig(
         do_sample=False,
@@ -116,7 +112,7 @@ def write_model_files(bundle: Bundle, folder: str | os.PathLike[str]) -> None:
 
 
 def bundle_counts(bundle: Bundle) -> dict[str, Any]:
-    """Counts of a checkpoint's model for its manifest, besides those of the stage."""
+    """Counts of a checkpoint's model for its manifest."""
     return {
         "parameters": bundle.model.num_parameters(),
         "sid_table": bundle.table.fingerprint,
@@ -125,10 +121,10 @@ def bundle_counts(bundle: Bundle) -> dict[str, Any]:
 
 
 def check_decoder_alone(bundle: Bundle) -> None:
-    """Check that a checkpoint has no encoder, as stages assume that change or hand on language models.
+    """Check that a checkpoint is a decoder-only model, as stages require that modify or export language models.
 
     Raises:
-        ConfigError: If it has one.
+        ConfigError: If it is an encoder-decoder.
     """
     if bundle.model.config.is_encoder_decoder:
         raise ConfigError(
@@ -142,7 +138,7 @@ def load_language_model(path: str | os.PathLike[str], dtype: torch.dtype | None,
     Args:
         path: See `load_bundle`.
         dtype: See `load_bundle`.
-        instead: Why a catalogue model does not serve, and what to do with one.
+        instead: End of the message for a catalogue model: the reason and the remedy.
 
     Raises:
         ArtefactError: As of `load_bundle`.
@@ -167,23 +163,22 @@ def load_bundle(
 
     Args:
         path: A finished checkpoint: files of `write_model_files`, and `bundle_counts` in the manifest.
-        dtype: Weights' dtype; as saved if None.
-        table: SID table that the caller works with; must be the checkpoint's own.
-        titles: Whether it may also be a model that generates titles.
-        in_memory: Whether weights are read into memory. Otherwise they stay mapped to their files, which takes less
-            memory, but ends the process if these are truncated while the model is in use, and changes the model if they
-            are overwritten.
+        dtype: Dtype of the weights; as saved if None.
+        table: SID table that the caller uses, which must equal the checkpoint's; not checked if None.
+        titles: Whether models that generate titles are accepted.
+        in_memory: Whether weights are read into memory. Otherwise they are memory-mapped, which takes less memory, but
+            truncating the files ends the process and overwriting them changes the model.
 
     Raises:
-        ArtefactError: If the directory is not a checkpoint, a file of it was changed or does not belong to the others,
-            it was made with another SID table, or it generates titles where SIDs are needed.
+        ArtefactError: If the directory is not a checkpoint, a file was changed or does not belong to the others, the
+            SID table differs from `table`, or the model generates titles and `titles` is False.
         DataError: If the tokenizer does not have one token for each code.
     """
     quiet_libraries()
     path = Path(path)
     counts = open_artefact(path, KIND, strangers=_READ_BY_LIBRARIES)["counts"]
-    longest = counts.get("max_prompt_length")
-    if type(longest) is not int or longest < 1:
+    max_prompt_length = counts.get("max_prompt_length")
+    if type(max_prompt_length) is not int or max_prompt_length < 1:
         raise ArtefactError(f"{path}: its manifest has no max_prompt_length. {_REMEDY}")
     task = str(counts.get("task", NEXT_SID))
     if task != NEXT_SID and not titles:
@@ -191,36 +186,36 @@ def load_bundle(
             f"{path}: was trained on {task} and generates titles, but SIDs are needed here. Give a checkpoint that was "
             f"trained on {NEXT_SID}."
         )
-    own = SidTable.load_index(path / INDEX_FILE)
-    if table is not None and table.fingerprint != own.fingerprint:
+    saved_table = SidTable.load_index(path / INDEX_FILE)
+    if table is not None and table.fingerprint != saved_table.fingerprint:
         raise ArtefactError(
-            f"{path}: was trained on the SID table {own.fingerprint[:12]} ({own.n_unique} SIDs), but the "
-            f"given table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give its own table, or train again."
+            f"{path}: was trained on the SID table {saved_table.fingerprint[:12]} ({saved_table.n_unique} SIDs), but "
+            f"the given table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give its own table, or train again."
         )
-    # As it was saved: AutoTokenizer takes the class of the kind of model, which may split text otherwise.
+    # Not AutoTokenizer, which takes the class by the type of model, and may split text differently.
     tokenizer = load_tokenizer(PreTrainedTokenizerFast, path, error=ArtefactError, remedy=_REMEDY)
     settings: dict[str, Any] = {"dtype": dtype or "auto", "disable_mmap": in_memory or None}
     model = load_model(
         AutoModelForCausalLM, path, error=ArtefactError, remedy=_REMEDY, check=partial(_check_kind, path), **settings
     )
     model.generation_config = clean_generation_config(tokenizer, getattr(model.config, "decoder_start_token_id", None))
-    verify_code_tokens(tokenizer, own)
-    _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, own), path)
-    if isinstance(model, CatalogueModel) and (wrong := model.flaw(own.distinct_codes)):
-        raise ArtefactError(f"{path}: the model and {INDEX_FILE} are not of one training ({wrong}). {_REMEDY}")
+    verify_code_tokens(tokenizer, saved_table)
+    _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, saved_table), path)
+    if isinstance(model, CatalogueModel) and (problem := model.flaw(saved_table.distinct_codes)):
+        raise ArtefactError(f"{path}: the model and {INDEX_FILE} are not of one training ({problem}). {_REMEDY}")
     wording = load_wording(path / WORDING_FILE)
     if isinstance(model, CatalogueModel):
         vocabulary = tokenizer.get_vocab()
         if list(model.config.session_tokens) != [vocabulary.get(text) for text in wording.session_context]:
             raise ArtefactError(f"{path}: its session_tokens are not those of {WORDING_FILE}. {_REMEDY}")
-    return Bundle(replace_linear(model), tokenizer, own, wording, longest, path, task)
+    return Bundle(replace_linear(model), tokenizer, saved_table, wording, max_prompt_length, path, task)
 
 
 def _check_kind(path: Path, config: Any) -> None:
-    """Check that a checkpoint is a catalogue model, a registered model, or a language model that is supported.
+    """Check that a checkpoint is a catalogue model, a registered model, or a supported language model.
 
     Raises:
-        ArtefactError: If not.
+        ArtefactError: If the checkpoint is of another kind.
     """
     if not isinstance(config, CatalogueConfig) and config.model_type not in CHECKPOINT_MODELS:
         check_architecture(config, path, ArtefactError)
@@ -230,7 +225,7 @@ def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray,
     """Check that every code's token has a logit, and that a catalogue model has the codes of its table.
 
     Raises:
-        ArtefactError: If not.
+        ArtefactError: If one of the two does not hold.
     """
     size = int(model.config.get_text_config().vocab_size)
     if code_ids.max() >= size:
@@ -244,11 +239,8 @@ def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray,
         raise ArtefactError(f"{path}: the model's codes are not those of {INDEX_FILE} and the tokenizer. {_REMEDY}")
 
 
-# Less noise from libraries: no progress bars off a terminal, no warnings about what this project cannot change.
-
-
 def quiet_libraries() -> None:
-    """Silence bars where progress is log lines, and messages of the libraries about names deprecated among them."""
+    """Disable the libraries' progress bars off a terminal, and their warnings about each other's deprecated names."""
     if not shows_bars():
         transformers_logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message=r".*is deprecated and will be removed in v6", category=FutureWarning)

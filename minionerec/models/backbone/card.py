@@ -32,7 +32,7 @@ a chat model: it generates items of one catalogue, by search over the SIDs that 
 | prompt | at most {max_prompt_length:,} tokens, worded as in `wording.yaml` |
 | validation | {validation} |
 
-The validation figures chose these weights, so they are optimistic, and have no interval. `minionerec eval-beam`
+The weights were selected by the validation figures, so these are optimistic. `minionerec eval-beam`
 measures test examples, with 95 % intervals by user.
 
 ## How to use it
@@ -96,12 +96,12 @@ print(recommender.recommend(["ID OF AN ITEM"], k=5))
 
 
 def model_card(bundle: Bundle, *, stage: str, settings: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
-    """The model card of a checkpoint.
+    """Build the model card of a checkpoint.
 
     Args:
-        bundle: The model and what belongs to it.
+        bundle: The checkpoint.
         stage: Name of the stage that trained it.
-        settings: The settings that decide the result.
+        settings: The settings that affect the result.
         counts: The manifest's counts: examples of each task, best validation figures.
     """
     model = bundle.model

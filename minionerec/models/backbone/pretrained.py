@@ -1,8 +1,7 @@
-"""Loading model files: safetensors alone, no foreign code, every tensor present and of the right shape.
+"""Loading model files: only safetensors, no foreign code, every tensor present and of the right shape.
 
-A checkpoint may come from anyone. Loading by transformers is therefore restricted here: code that a
-checkpoint contains is never run and never prompted for, pickled weights are not opened, and a model whose weights do
-not fill it exactly is refused instead of being filled up at random.
+A checkpoint may come from an untrusted source. Code that a checkpoint contains is never run, pickled weights are not
+opened, and a model with missing or unexpected tensors is refused instead of being initialised at random.
 """
 
 import json
@@ -17,7 +16,7 @@ from minionerec.core.errors import ArtefactError, MinioneRecError, one_line, sho
 from minionerec.core.plugins import Registry
 
 CHECKPOINT_MODELS: Registry[type[Any]] = Registry("minionerec.checkpoint_models", {})
-"""`model_type` → class of the models that installed packages add to those of transformers and the catalogue model.
+"""`model_type` → model class of installed packages.
 
 Importing the class registers it, and its configuration, with `AutoConfig` and `AutoModelForCausalLM`.
 """
@@ -30,7 +29,7 @@ _SIZES = (
     *("num_sids", "levels", "max_code", "text_width", "num_transitions", "towers"),
 )
 _LAYERS = ("num_hidden_layers", "num_layers", "num_decoder_layers")
-_MOST_HEADER = 100_000_000
+_MAX_HEADER = 100_000_000
 
 
 def load_model(
@@ -44,59 +43,59 @@ def load_model(
     check: Callable[[Any], None] = lambda config: None,
     **settings: Any,
 ) -> Any:
-    """A model from a directory or, by its name, from the hub.
+    """Load a model from a directory or, by its name, from the hub.
 
     Args:
         reader: Class with `from_pretrained`, such as `AutoModelForCausalLM`.
         folder: The directory or name.
         error: Class of the error to raise.
-        remedy: Advice that ends the message.
-        spare: Whether a tensor of this name may be in the files although the model has none.
-        absent: Whether a tensor of this name may be missing in the files.
-        check: Raises an error for a configuration that is not supported, before weights are read.
+        remedy: Last sentence of the message.
+        spare: Predicate of names of tensors that may be in the files although the model lacks them.
+        absent: Predicate of names of tensors that may be missing in the files.
+        check: Function that raises an error for an unsupported configuration, before weights are read.
         settings: Other arguments of `from_pretrained`, such as `dtype`.
 
     Raises:
-        error: If there is no such model, it needs code of its own or holds pickled weights, or its tensors are not
+        error: If the model does not exist, requires its own code or has pickled weights, or its tensors differ from
             those that its configuration describes.
     """
     check(load_configuration(folder, error=error, remedy=remedy))
     with _loading(folder, error, remedy):
-        model, found = reader.from_pretrained(
+        model, info = reader.from_pretrained(
             folder,
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # for an error of our own, below
+            ignore_mismatched_sizes=True,  # reported below
             **settings,
         )
-    missing = sorted(name for name in found["missing_keys"] if not absent(name))
-    unexpected = sorted(name for name in found["unexpected_keys"] if not spare(name))
+    missing = sorted(name for name in info["missing_keys"] if not absent(name))
+    unexpected = sorted(name for name in info["unexpected_keys"] if not spare(name))
     for names, what in ((missing, "are missing"), (unexpected, "belong to no part of the model")):
         if names:
             raise error(
                 f"{folder}: {len(names)} tensors {what}, {names[0]} among them: weights and {CONFIG_FILE} are of "
                 f"different models. {remedy}"
             )
-    if found["mismatched_keys"]:
-        name, given, own = min(found["mismatched_keys"])
+    if info["mismatched_keys"]:
+        name, shape, expected = min(info["mismatched_keys"])
         raise error(
-            f"{folder}: {name} is {tuple(given)}, and {tuple(own)} by {CONFIG_FILE} and this version: weights of "
+            f"{folder}: {name} is {tuple(shape)}, and {tuple(expected)} by {CONFIG_FILE} and this version: weights of "
             f"another model or version. {remedy}"
         )
     return model
 
 
 def load_configuration(folder: str | os.PathLike[str], *, error: type[MinioneRecError], remedy: str) -> Any:
-    """The configuration of a model in a directory or, by its name, of the hub, without its weights.
+    """Load the configuration of a model from a directory or, by its name, from the hub.
 
     Args:
         folder: The directory or name.
         error: Class of the error to raise.
-        remedy: Advice that ends the message.
+        remedy: Last sentence of the message.
 
     Raises:
-        error: If there is none, or its directory cannot be one of a model.
+        error: If the model does not exist, or its directory is no directory of a model.
     """
     from transformers import AutoConfig
 
@@ -108,27 +107,27 @@ def load_configuration(folder: str | os.PathLike[str], *, error: type[MinioneRec
 def load_tokenizer(
     reader: Any, folder: str | os.PathLike[str], *, error: type[MinioneRecError], remedy: str, **settings: Any
 ) -> Any:
-    """A tokenizer from a directory or, by its name, from the hub.
+    """Load a tokenizer from a directory or, by its name, from the hub.
 
     Args:
         reader: Class with `from_pretrained`.
         folder: The directory or name.
         error: Class of the error to raise.
-        remedy: Advice that ends the message.
+        remedy: Last sentence of the message.
         settings: Other arguments of `from_pretrained`.
 
     Raises:
-        error: If there is none, or it needs code of its own.
+        error: If the tokenizer does not exist or requires its own code.
     """
     with _loading(folder, error, remedy):
         tokenizer = reader.from_pretrained(folder, **settings)
-    tokenizer.init_kwargs.pop("local_files_only", None)  # of this run alone, but it would be saved
+    tokenizer.init_kwargs.pop("local_files_only", None)  # would be saved with the tokenizer
     return tokenizer
 
 
 @contextmanager
 def _loading(folder: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> Iterator[None]:
-    """Turns a library's errors about files into one line, and silences its own reports."""
+    """Convert a library's errors about files into one line, and silence its log messages."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
@@ -147,7 +146,7 @@ def _loading(folder: str | os.PathLike[str], error: type[MinioneRecError], remed
 
 
 def _check_config(path: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> None:
-    """Check the configuration in a directory, before anything is built."""
+    """Check the configuration in a directory before a model is built."""
     folder = Path(path)
     _check_weight_files(folder, error, remedy)
     if not (folder / CONFIG_FILE).is_file():
@@ -161,17 +160,17 @@ def _check_config(path: str | os.PathLike[str], error: type[MinioneRecError], re
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         code = f", and code of its own ({_CODE}) is never run" if _CODE in config else ""
         raise error(f"{folder / CONFIG_FILE}: model_type is {kind!r}, which transformers does not know{code}. {remedy}")
-    named = next((key for key in _KERNELS if isinstance(config.get(key), str) and "/" in config[key]), None)
-    if named is not None:
+    kernel = next((key for key in _KERNELS if isinstance(config.get(key), str) and "/" in config[key]), None)
+    if kernel is not None:
         raise error(
-            f"{folder / CONFIG_FILE}: {named} is {config[named]!r}, code of the hub, which is never run. {remedy}"
+            f"{folder / CONFIG_FILE}: {kernel} is {config[kernel]!r}, code of the hub, which is never run. {remedy}"
         )
     shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file, error, remedy)]
     largest = max((side for shape in shapes for side in shape), default=0)
     bounds = {**dict.fromkeys(_SIZES, largest), **dict.fromkeys(_LAYERS, len(shapes))}
-    for key, most in bounds.items() if shapes else ():
+    for key, limit in bounds.items() if shapes else ():
         value = config.get(key)
-        if isinstance(value, int) and value > most:
+        if isinstance(value, int) and value > limit:
             raise error(
                 f"{folder / CONFIG_FILE}: {key} is {value}, but no tensor of the {len(shapes)} of the model has that "
                 f"size. {remedy}"
@@ -179,7 +178,7 @@ def _check_config(path: str | os.PathLike[str], error: type[MinioneRecError], re
 
 
 def _check_weight_files(folder: Path, error: type[MinioneRecError], remedy: str) -> None:
-    """Check that no file of a directory has a library read weights from other folders, which no hash here covers."""
+    """Check that no file of a directory refers to weights in another folder, which the manifest does not cover."""
     if (folder / _ADAPTER).is_file():
         raise error(
             f"{folder / _ADAPTER}: names another model, whose weights are in another folder. Merge them. {remedy}"
@@ -202,11 +201,11 @@ def _read(path: Path, error: type[MinioneRecError], remedy: str) -> dict[str, An
 
 
 def _shapes(file: Path, error: type[MinioneRecError], remedy: str) -> list[list[int]]:
-    """Shapes of a safetensors file's tensors, from its header: eight bytes of its length, then JSON."""
+    """Shapes of a safetensors file's tensors, from its header (eight bytes of its length, then JSON)."""
     try:
         with file.open("rb") as content:
             length = int.from_bytes(content.read(8), "little")
-            header = json.loads(content.read(min(length, _MOST_HEADER)))
+            header = json.loads(content.read(min(length, _MAX_HEADER)))
         shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
         if all(isinstance(side, int) for shape in shapes for side in shape):
             return shapes

@@ -1,4 +1,4 @@
-"""SID tokens in a tokenizer and a model: one token per code, verified; new rows initialised on purpose."""
+"""SID tokens in a tokenizer and a model: one token per code, and initialisation of their rows."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from minionerec.core.errors import DataError
 from minionerec.models.decoding.architectures import longest_sequence
 from minionerec.sid.table import SidTable, code_token
 
-SHARE = 0.95  # of the probability after SIDs: what codes have together when training begins
+SHARE = 0.95  # total probability of codes after SIDs when training begins
 _SEQUENCES, _SIDS = 8, 6
 
 
@@ -25,17 +25,17 @@ def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None
 
 
 def add_session_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
-    """Make each text by which a wording gives the session context one ordinary token of a tokenizer.
+    """Add the texts for session contexts as ordinary tokens.
 
     Args:
-        tokenizer: Changed in place.
+        tokenizer: Modified in place.
         texts: `minionerec.models.prompts.wording.Wording.session_context`.
     """
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in texts])
 
 
 def verify_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None:
-    """Check that each SID token of a table is exactly one token, which decodes back, also inside an SID.
+    """Check that each SID token of a table is exactly one token and decodes back, alone and within SIDs.
 
     Raises:
         DataError: Naming the first token that the tokenizer splits or changes.
@@ -57,7 +57,7 @@ def code_token_ids(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> np.nd
     """Vocabulary id of every code.
 
     Returns:
-        int64 (L, C): id of code c at level l, -1 where the table does not use the code; C is the largest code + 1.
+        int64 (L, C): id of code c at level l, -1 for a code that the table does not use; C is the largest code + 1.
     """
     vocabulary = tokenizer.get_vocab()
     ids = np.full((table.levels, int(table.codes.max()) + 1), -1, dtype=np.int64)
@@ -78,18 +78,18 @@ def initialise_code_rows(
 ) -> None:
     """Grow the embedding to the tokenizer's size and initialise the rows of SID tokens.
 
-    The row of a code is the mean embedding of the title tokens of all items that bear the code, plus Gaussian noise
-    of a tenth of the embedding's own standard deviation, which keeps codes apart whose items share their words. All
-    SID rows are set, also spare rows of the pretrained matrix. An untied output head gets the same
-    treatment with its own rows. The rows that make logits are then lifted (`lift_code_rows`), where codes follow.
+    The row of a code is the mean embedding of the title tokens of all items with the code, plus Gaussian noise of a
+    tenth of the embedding's standard deviation, so that codes whose items share their words differ. An untied output
+    head is initialised in the same way from its own rows. With `generated`, output rows are then lifted
+    (`lift_code_rows`).
 
     Args:
-        model: Causal language model, changed in place.
-        tokenizer: Its tokenizer, SID tokens already added (`add_code_tokens`).
+        model: Causal language model, modified in place.
+        tokenizer: Tokenizer with SID tokens already added (`add_code_tokens`).
         table: The SIDs.
         titles: Title of each item, in item order.
-        seed: Seed of the noise, and of the SIDs that rows are lifted by.
-        generated: Whether the model is to generate SIDs; one that generates titles has their tokens all the same.
+        seed: Seed of the noise, and of the sample of SIDs for `lift_code_rows`.
+        generated: Whether the model generates SIDs rather than titles.
     """
     embedding: Any = model.get_input_embeddings()
     old_size, matrices = len(embedding.weight), _grown_matrices(model, len(tokenizer))
@@ -117,7 +117,7 @@ def initialise_code_rows(
 
 
 def _grown_matrices(model: PreTrainedModel, size: int) -> list[Any]:
-    """The embedding, with a row for each token of a vocabulary at least, and an untied head's matrix."""
+    """Grow the embedding to at least a row per token; returns its matrix, and that of an untied head."""
     embedding: Any = model.get_input_embeddings()
     if size > len(embedding.weight):
         model.resize_token_embeddings(size, mean_resizing=False)
@@ -130,20 +130,19 @@ def _grown_matrices(model: PreTrainedModel, size: int) -> list[Any]:
 def extend_code_rows(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, before: SidTable, table: SidTable
 ) -> int:
-    """Give tokens and rows to the codes that a table has in addition to an earlier one's; all other rows stay.
+    """Add tokens and rows for the new codes of a table; other rows do not change.
 
-    A new row is the mean of the rows of the codes of its level that the model knows (of all that it knows, where it
-    knows none of that level), in the embedding and in an untied head. Its logit is then the mean of theirs, which is
-    less than a known code of that level has on average in probability.
+    A new row is the mean of the rows of the model's codes of the same level (of all levels, if there are none), in the
+    embedding and in an untied head. Its logit is then the mean of their logits, so its probability is below their mean.
 
     Args:
-        model: Causal language model of the earlier table, changed in place.
-        tokenizer: Its tokenizer, changed in place.
+        model: Causal language model of the earlier table, modified in place.
+        tokenizer: Tokenizer of the model, modified in place.
         before: The SIDs of the model.
-        table: More SIDs, theirs among them.
+        table: The SIDs of `before` and more.
 
     Returns:
-        Number of codes that are new.
+        Number of new codes.
     """
     new = sorted(set(table.tokens) - set(before.tokens))
     add_code_tokens(tokenizer, table)
@@ -161,22 +160,22 @@ def extend_code_rows(
 
 
 def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, table: SidTable, seed: int) -> None:
-    """Move the output rows of all SID tokens by one common vector, so that codes are likely where SIDs are generated.
+    """Add one common vector to the output rows of all SID tokens, so that codes are probable after SIDs.
 
-    A pretrained model gives tokens that it has never met no probability: tens of thousands of words are ahead of them,
-    and it takes many steps of fine-tuning to push those back. The vector is along the model's mean last hidden state
-    after codes, which is long, so a vector much shorter than a row raises all codes' logits alike. It gives codes the
-    share `SHARE` of the probability (geometric mean of the odds over positions), and nothing happens where they have
-    it already. Where embedding and head are tied, it is at most as long as codes differ from their mean, so that they
-    stay apart as inputs. Hewitt (2021, Initializing New Word Embeddings for Pretrained Language Models) describes the
-    opposite accident, new rows that take all probability.
+    A pretrained model gives new tokens almost no probability, and it takes many steps of fine-tuning to change that.
+    The vector has the direction of the mean last hidden state after codes. This state is long, so a vector much shorter
+    than a row raises the logits of all codes alike. Its length is chosen so that codes get the share `SHARE` of the
+    probability (geometric mean of the odds over positions); it is zero if they have that already. If embedding and head
+    are tied, its length is at most the mean distance of codes from their mean, so that they stay distinct as inputs.
+    Hewitt (2021, Initializing New Word Embeddings for Pretrained Language Models) describes the opposite problem, new
+    rows that take all probability.
 
     Args:
-        model: Causal language model whose codes have rows; the output head is changed in place, with the embedding
-            where they are tied.
-        tokenizer: Its tokenizer.
+        model: Causal language model with rows for the codes; the output head (and a tied embedding) is modified in
+            place.
+        tokenizer: The tokenizer.
         table: The SIDs.
-        seed: Which SIDs are read to measure the hidden states.
+        seed: Seed of the sample of SIDs after which hidden states are measured.
     """
     head: Any = model.get_output_embeddings()
     ids = code_token_ids(tokenizer, table)
@@ -198,9 +197,9 @@ def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, t
         with torch.no_grad():
             for _ in range(_SEQUENCES):
                 items = rng.integers(len(table.token_tuples), size=_SIDS)
-                read = start + [known[token] for item in items for token in table.token_tuples[item]]
-                read = read[: longest_sequence(model.config)]
-                model(input_ids=torch.tensor([read], device=head.weight.device), use_cache=False)
+                sequence = start + [known[token] for item in items for token in table.token_tuples[item]]
+                sequence = sequence[: longest_sequence(model.config)]
+                model(input_ids=torch.tensor([sequence], device=head.weight.device), use_cache=False)
     finally:
         handle.remove()
         model.train(training)

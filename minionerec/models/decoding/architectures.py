@@ -1,11 +1,10 @@
-"""Architectures of language models that are supported, declared in one place.
+"""Supported architectures of language models.
 
-Losses and searches put several continuations of a prompt into one sequence and tell them apart by an attention mask
-and by positions alone, and compute the head by itself. That is right for dense attention with rotary or learned
-positions and a plain linear head, and silently wrong for much else: layers that mix neighbours of a sequence, positions
-that are counted from the mask, logits that are scaled after the head. A model is therefore asked for before its weights
-are read, and whatever is not declared here is refused. Each architecture is tested against the library's own forward
-passes (`tests/stages/test_architectures.py`).
+Losses and searches put several continuations of a prompt into one sequence, separate them by attention mask and
+positions, and compute the head themselves. This is correct for dense attention with rotary or learned positions and a
+plain linear head, but not for layers that mix neighbouring tokens, positions computed from the mask, or logits scaled
+after the head. So an architecture that is not listed here is refused before weights are read. Each is tested against
+the library's forward pass (`tests/stages/test_architectures.py`).
 """
 
 from typing import Any
@@ -40,13 +39,13 @@ _ALIBI = ("bloom", "mpt")
 
 
 def unsupported(config: Any) -> str | None:
-    """Name what of a language model's configuration is not supported.
+    """Describe the part of a language model's configuration that is not supported.
 
     Args:
         config: Configuration of transformers.
 
     Returns:
-        A part of a sentence; None of a supported one.
+        A part of a sentence; None for a supported configuration.
     """
     if config.model_type in _ALIBI:
         return _OPTIONS["alibi"]
@@ -71,15 +70,15 @@ def unsupported(config: Any) -> str | None:
 
 
 def check_architecture(config: Any, model: Any, error: type[Exception] = ConfigError) -> None:
-    """Check that a language model is one whose losses and lists are right here.
+    """Check that a language model's architecture is supported.
 
     Args:
-        config: Its configuration.
-        model: Its name or path, for the message.
+        config: Configuration of the model.
+        model: Name or path of the model, for the message.
         error: Class of the error.
 
     Raises:
-        error: Naming what is not supported, and what is.
+        error: If it is not; the message lists the supported architectures.
     """
     flaw = unsupported(config)
     if flaw is not None:
@@ -90,10 +89,10 @@ def check_architecture(config: Any, model: Any, error: type[Exception] = ConfigE
 
 
 def longest_sequence(config: Any) -> int | None:
-    """Find how many tokens a sequence may have, prompt and completion together, to be scored right.
+    """Maximum number of tokens, prompt and completion together, of a correctly scored sequence.
 
-    Learned positions end there, or a sliding window, or the length up to which rotary positions depend on the token
-    alone (rope types dynamic and longrope choose others by the longest sequence of a batch).
+    The bound is the number of learned positions, a sliding window, or the length up to which rotary positions do not
+    depend on the batch (rope types dynamic and longrope depend on its longest sequence beyond that).
 
     Args:
         config: Configuration of a supported architecture.
@@ -113,22 +112,22 @@ def longest_sequence(config: Any) -> int | None:
 
 
 def check_length(config: Any, tokens: int, remedy: str) -> None:
-    """Check that sequences are not longer than a model scores right.
+    """Check that sequences are not longer than `longest_sequence`.
 
     Args:
         config: Configuration of the model.
         tokens: Tokens of the longest sequence.
-        remedy: What to change; "{}" stands for the tokens that are too many.
+        remedy: Last sentence of the message; "{}" is replaced by the number of excess tokens.
 
     Raises:
-        ConfigError: If they are.
+        ConfigError: If they are longer.
     """
-    most = longest_sequence(config)
-    if most is not None and tokens > most:
+    limit = longest_sequence(config)
+    if limit is not None and tokens > limit:
         raise ConfigError(
             f"sequences of {tokens:,} tokens, prompt and completion together, are too long for this "
-            f"{config.model_type} model, whose positions or sliding window end at {most:,}. "
-            + remedy.format(tokens - most)
+            f"{config.model_type} model, whose positions or sliding window end at {limit:,}. "
+            + remedy.format(tokens - limit)
         )
 
 

@@ -1,4 +1,4 @@
-"""Constrained beam search that pays for each prompt once, and sampling without replacement by the same search."""
+"""Constrained beam search that runs each prompt once, and sampling without replacement by the same search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +20,8 @@ from minionerec.models.decoding.names import SCORES
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.rows import top_scores
 
-# Whether as many children of each prefix are looked at as any of its depth has, rather than as many as these prefixes
-# have, and whole rows of scores are sorted, rather than those with ties: a GPU would have to be waited for. On a CPU
-# the others cost less.
+# Whether to use a fixed fan-out per level and sort whole rows of scores, which avoids GPU syncs. On a CPU, sizes that
+# depend on the data are faster.
 _FIXED_WIDTH = {"cpu": False}
 
 
@@ -31,10 +30,11 @@ class BeamResult:
     """Ranked SIDs for a batch of prompts.
 
     Attributes:
-        sids: int64 (B, K), SID numbers of the trie, best first; -1 where a prompt has fewer results than K.
-        scores: float32 (B, K), summed log-probabilities (over the length, with a length penalty); minus infinity where
-            there is no result.
-        opened: int64 (B,), of exact search the prefixes whose children were scored, the empty one included; else None.
+        sids: int64 (B, K), SID numbers of the trie, best first; -1 after the end of shorter lists.
+        scores: float32 (B, K), summed log-probabilities (divided by a power of the length, with a length penalty);
+            minus infinity for no result.
+        opened: int64 (B,), number of prefixes whose children exact search has scored, including the empty one; None
+            for other searches.
     """
 
     sids: torch.Tensor
@@ -54,25 +54,23 @@ def beam_search(
 ) -> BeamResult:
     """Rank SIDs by beam search over the trie.
 
-    At each level the `num_beams` best running prefixes are extended by all their children; SIDs that are complete
-    leave the beam and compete in a list of their own, as in stock beam search. No setting of any generation config has
-    a say.
+    At each level the `num_beams` best running prefixes are extended by all their children; complete SIDs leave the beam
+    and compete in a separate list, as in stock beam search. Generation configs are ignored.
 
     Args:
-        model: The model to search, in evaluation mode: a causal language model (Qwen2, Qwen3, Llama), or a model that
-            opens branches of its own (the catalogue model, an encoder-decoder, a mixture).
+        model: The model to search, in evaluation mode: a causal language model (Qwen2, Qwen3, Llama), or an
+            `OpensBranches` (the catalogue model, an encoder-decoder, a mixture).
         prompts: B token id lists, none empty.
         trie: SIDs of the catalogue, on any device.
         num_beams: Number of beams, K.
-        normaliser: "full" (as stock beam search scores) or "renormalised" (over all children, allowed by a guide or
-            not).
+        normaliser: "full" (as in stock beam search) or "renormalised" (over all children, allowed by the guide or not).
         guide: Allowed SIDs of the prompts, and additions to log-probabilities; made for this trie, B rows.
-        length_penalty: Scores of complete SIDs are divided by their number of tokens to this power, as by stock beam
-            search with `early_stopping="never"`; changes lists only where SIDs differ in length.
+        length_penalty: Power of the number of tokens by which scores of complete SIDs are divided, as in stock beam
+            search with `early_stopping="never"`; has no effect if all SIDs are of one length.
 
     Returns:
-        Up to K distinct SIDs a prompt; fewer where the catalogue (or what the beam can reach) has fewer. Where all SIDs
-        are of one length, only where fewer are allowed.
+        Up to K distinct SIDs per prompt. Lists are shorter if fewer SIDs are allowed, or, with SIDs of several lengths,
+        if the beam reaches fewer.
 
     Raises:
         ConfigError: If a setting is out of range, or the trie was built for another vocabulary.
@@ -87,9 +85,9 @@ def beam_search(
     if not len(prompts):
         return BeamResult(torch.zeros(0, num_beams, dtype=torch.long), torch.zeros(0, num_beams))
 
-    def search(rows: Sequence[Sequence[int]]) -> BeamResult:
+    def search(batch: Sequence[Sequence[int]]) -> BeamResult:
         return _search(
-            model, rows, trie, num_beams, normaliser=normaliser, guide=guide or Guide(), length_penalty=length_penalty
+            model, batch, trie, num_beams, normaliser=normaliser, guide=guide or Guide(), length_penalty=length_penalty
         )
 
     if (guide is not None and guide.nodes is not None) or is_row_bound(model):
@@ -116,11 +114,11 @@ def _search(
     guide: Guide,
     length_penalty: float,
 ) -> BeamResult:
-    """The search itself."""
+    """Beam search with checked arguments."""
     batch, device = len(prompts), model.device
     branches = open_branches(model, prompts, trie)
     hidden = branches.hidden.unsqueeze(1)  # (B, 1, D)
-    nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)  # running prefixes, -1 where there is none
+    nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)  # running prefixes, -1 for none
     running = guide.start(batch, device)
     done_scores = torch.full((batch, 0), -torch.inf, device=device)
     done_sids = torch.full((batch, 0), -1, dtype=torch.long, device=device)
@@ -136,9 +134,9 @@ def _search(
         missing = flat_children < 0
         safe = flat_children.clamp(min=0)
         last = depth + 1 == trie.levels
-        if last or not trie.even:  # no SID of one length with all others ends before
+        if last or not trie.even:  # SIDs of equal length end only at the last level
             ends = trie.sid[safe].long().masked_fill(missing, -1)
-            if not last:  # as in stock: what is worse than K others in its own step does not end
+            if not last:  # as in stock beam search, only the K best candidates of a step may end
                 ends = ends.masked_fill(totals < _top_scores(totals, num_beams)[0][:, -1:], -1)
             complete, ends = guide.ends(totals, ends, flat_children)
             if length_penalty:
@@ -149,7 +147,7 @@ def _search(
             done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
         if last:
             break
-        if not trie.even:  # prefixes without children do not go on
+        if not trie.even:  # prefixes without children are dropped
             missing = missing | (trie.first_child[safe + 1] == trie.first_child[safe])
         running, order = _top_scores(totals.masked_fill(missing, -torch.inf), num_beams)
         nodes = flat_children.gather(1, order).masked_fill(running == -torch.inf, -1)
@@ -159,12 +157,12 @@ def _search(
         if depth == 0:
             parents = torch.full_like(parents, -1)
         hidden = branches.run(trie.tokens(nodes.clamp(min=0), depth + 1), parents, depth)
-    check_rows(broken)  # once, so that no level is waited for
+    check_rows(broken)  # once at the end, to avoid a GPU sync per level
     return BeamResult(done_sids.masked_fill(done_scores == -torch.inf, -1), done_scores)
 
 
 def _children(trie: Trie, nodes: torch.Tensor, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Children of prefixes (B, K), all of them of one depth; see `Trie.children`."""
+    """Children of prefixes (B, K) of one depth; see `Trie.children`."""
     return trie.children(nodes, trie.widths[depth] if _FIXED_WIDTH.get(nodes.device.type, True) else 0)
 
 
@@ -176,8 +174,8 @@ def _top_scores(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.T
 #
 # Kool, van Hoof and Welling, "Stochastic Beams and Where to Find Them" (ICML 2019), Algorithm 1: every SID gets its
 # log-probability plus a Gumbel variable, and the K largest are a sample without replacement; a prefix's value is the
-# largest of the SIDs below it, drawn from the top down, so that only K prefixes a level are run. One deviation: what is
-# sampled from is the constrained distribution, each step's softmax being over the trie's children alone.
+# largest of the SIDs below it, drawn from the top down, so that only K prefixes a level are run. Deviation: the sampled
+# distribution is constrained, each step's softmax being over the trie's children.
 
 
 @torch.no_grad()
@@ -191,14 +189,15 @@ def sample_search(
 ) -> BeamResult:
     """Draw K distinct SIDs for each prompt.
 
-    The first is a plain sample of the constrained policy; each further one is a sample of what is left, renormalised.
+    The first is a plain sample of the constrained policy; each further one is sampled from the remaining SIDs,
+    renormalised.
 
     Args:
         model: Causal language model in evaluation mode.
         prompts: B token id lists, none empty; equal prompts draw independently.
-        trie: SIDs of the catalogue; none may begin another (`Trie.with_tail` sees to that).
-        k: SIDs to draw.
-        temperature: Logits are divided by it.
+        trie: SIDs of the catalogue; none may be a prefix of another (see `Trie.with_tail`).
+        k: Number of SIDs to draw.
+        temperature: Divisor of the logits.
         generator: Source of randomness, on the CPU; torch's own if None.
 
     Returns:
@@ -227,7 +226,7 @@ def _draw(
     temperature: float,
     generator: torch.Generator | None,
 ) -> BeamResult:
-    """The search itself, for settings that were checked."""
+    """Sampling with checked arguments."""
     batch, device = len(prompts), model.device
     branches = open_branches(model, prompts, trie)
     hidden = branches.hidden.unsqueeze(1)
@@ -245,7 +244,7 @@ def _draw(
         broken.append(broken_rows(steps))
         below = (log_probs.unsqueeze(-1) + steps).masked_fill(~present, -torch.inf)
         perturbed = _with_maximum(below + _gumbel(below.shape, generator, device), keys.unsqueeze(-1))
-        # SIDs that are already complete compete on with the keys they have.
+        # Complete SIDs keep competing with their keys.
         pool = torch.cat([keys.masked_fill(~complete, -torch.inf), perturbed.flatten(1)], 1)
         positions = nodes.shape[1]
         keys, order = _top_scores(pool, k)
@@ -253,14 +252,14 @@ def _draw(
         pool_nodes = torch.cat([nodes, children.flatten(1)], 1)
         nodes = pool_nodes.gather(1, order).masked_fill(keys == -torch.inf, -1)
         sids = trie.sid[nodes.clamp(min=0)].long().masked_fill(nodes < 0, -1)
-        going = (nodes >= 0) & (sids < 0)
-        if depth + 1 == trie.levels or not (trie.even or going.any()):
+        unfinished = (nodes >= 0) & (sids < 0)
+        if depth + 1 == trie.levels or not (trie.even or unfinished.any()):
             break
         parents = (order - positions).clamp(min=0) // fan + branches.count - positions
         if depth == 0:
             parents = torch.full_like(parents, -1)
-        tokens = trie.tokens(nodes.masked_fill(~going, 0), depth + 1)
-        hidden = branches.run(tokens, parents.masked_fill(~going, -1), depth)
+        tokens = trie.tokens(nodes.masked_fill(~unfinished, 0), depth + 1)
+        hidden = branches.run(tokens, parents.masked_fill(~unfinished, -1), depth)
     check_rows(broken)
     return BeamResult(sids, log_probs.masked_fill(sids < 0, -torch.inf))
 
@@ -276,13 +275,13 @@ def _with_maximum(values: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
     """Gumbel variables conditioned on their maximum over the last dimension (Kool et al., Appendix B.3).
 
     Args:
-        values: float64 (..., W), unconditioned; minus infinity where there is none.
-        maximum: float64 (..., 1), what their maximum is to be.
+        values: float64 (..., W), unconditioned; minus infinity for no value.
+        maximum: float64 (..., 1), the given maximum.
     """
     top = values.amax(-1, keepdim=True)
     gap = (values - top).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
     log1mexp = torch.where(gap > -0.693, (-torch.expm1(gap)).log(), torch.log1p(-gap.exp()))
     shift = maximum - values + log1mexp
-    found = maximum - shift.clamp(min=0) - torch.log1p(torch.exp(-shift.abs()))
-    found = torch.where(gap == 0, maximum.expand_as(found), found)
-    return found.masked_fill(values == -torch.inf, -torch.inf)
+    conditioned = maximum - shift.clamp(min=0) - torch.log1p(torch.exp(-shift.abs()))
+    conditioned = torch.where(gap == 0, maximum.expand_as(conditioned), conditioned)
+    return conditioned.masked_fill(values == -torch.inf, -torch.inf)

@@ -1,9 +1,9 @@
 """`Branches`: the interface between searches and models, and how models open them.
 
-A search opens branches for a batch of prompts, asks for the scores of candidate tokens after them, and runs the tokens
-that it chose; beam search, exact search and sampling read nothing else of a model. Causal language models get
-`CausalBranches`, and `ForcedBranches` around them where the trie is deep. Any other model (the catalogue model, an
-encoder-decoder, a mixture of two) inherits from `OpensBranches` and opens its own.
+A search opens branches for a batch of prompts, requests scores of candidate tokens after them, and runs the tokens that
+it selects; beam search, exact search and sampling use a model only through this interface. Causal language models get
+`CausalBranches`, wrapped in `ForcedBranches` if the trie is deep. Any other model (the catalogue model, an
+encoder-decoder, a mixture of two) inherits from `OpensBranches`.
 """
 
 from abc import ABC, abstractmethod
@@ -19,11 +19,9 @@ from minionerec.models.decoding.architectures import check_architecture, check_l
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.trie import Trie
 
-# Batches of prompts padded on the left: their masks and positions.
-
 
 def pad_left(prompts: Sequence[Sequence[int]], device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts as one batch, padded on the left with token 0.
+    """Pad prompts on the left with token 0.
 
     Returns:
         Token ids int64 (B, P) and mask bool (B, P).
@@ -43,10 +41,10 @@ def positions_of(mask: torch.Tensor) -> torch.Tensor:
 
 
 def attention_mask_4d(visible: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
-    """A 4-D attention mask, (B, 1, Q, S), from bool (B, Q, S), in the form the model's attention takes.
+    """4-D attention mask, (B, 1, Q, S), from bool (B, Q, S), in the format of the model's attention.
 
     Raises:
-        ConfigError: If the model's attention takes no 4-D mask.
+        ConfigError: If the model's attention accepts no 4-D mask.
     """
     implementation = model.config._attn_implementation
     if implementation == "sdpa":
@@ -62,16 +60,14 @@ def attention_mask_4d(visible: torch.Tensor, model: PreTrainedModel) -> torch.Te
 
 
 def prompt_visibility(mask: torch.Tensor) -> torch.Tensor:
-    """Which prompt tokens see which: causal, padding unseen (a padding token sees itself alone). bool (B, P, P)."""
+    """Causal visibility of prompt tokens, bool (B, P, P); padding tokens see only themselves and are not seen."""
     width = mask.shape[1]
     causal = torch.ones(width, width, dtype=torch.bool, device=mask.device).tril()
     itself = torch.eye(width, dtype=torch.bool, device=mask.device)
     return (causal & mask.unsqueeze(1)) | itself
 
 
-# Log-probabilities of candidate tokens under a language model's head, without logits over the whole vocabulary.
-
-# Logits held at a time while the head's normaliser is summed up: 8 MiB in float32 stay in a CPU's cache.
+# Logits in memory at a time while the head's normaliser is computed; 8 MiB in float32 fit into a CPU's cache.
 LOGITS_AT_ONCE = {"cpu": 2**21, "cuda": 2**26}
 
 
@@ -83,22 +79,22 @@ def candidate_scores(
     normaliser: str = "full",
     temperature: float = 1.0,
 ) -> torch.Tensor:
-    """Log-probabilities of candidate next tokens, without ever keeping logits over the vocabulary for all rows.
+    """Log-probabilities of candidate next tokens, without materialising logits over the vocabulary for all rows.
 
-    The candidates' logits come from their own rows of the head. The normaliser over the whole vocabulary is summed up
-    over slices of the head; over the candidates alone the rest of the head is not touched.
+    The candidates' logits are computed from their rows of the head, and the normaliser over the whole vocabulary from
+    slices of the head.
 
     Args:
         model: Causal language model.
-        hidden: (R, D).
+        hidden: (R, D), hidden states.
         tokens: int64 (R, W), vocabulary ids of the candidates.
-        present: bool (R, W), which of them exist.
-        normaliser: "full": log-softmax over the whole vocabulary, as stock beam search scores; "renormalised": over
-            the row's candidates only.
-        temperature: Logits are divided by it.
+        present: bool (R, W), False for entries without a candidate.
+        normaliser: "full": log-softmax over the whole vocabulary, as in stock beam search; "renormalised": over the
+            row's candidates.
+        temperature: Divisor of the logits.
 
     Returns:
-        float32 (R, W), minus infinity where there is no candidate.
+        float32 (R, W), minus infinity for entries without a candidate.
     """
     head: torch.nn.Module = model.get_output_embeddings()
     size = model.config.vocab_size
@@ -106,19 +102,19 @@ def candidate_scores(
     plain = head if isinstance(head, torch.nn.Linear) and head.weight.shape[0] == size else None
     if plain is None or (normaliser == "full" and hidden.shape[0] * size <= at_once):
         parts = []
-        rows_at_once = max(1, at_once // size)
-        for rows, ids in zip(hidden.split(rows_at_once), tokens.split(rows_at_once), strict=True):
-            logits = head(rows).float() / temperature
+        rows_per_step = max(1, at_once // size)
+        for states, ids in zip(hidden.split(rows_per_step), tokens.split(rows_per_step), strict=True):
+            logits = head(states).float() / temperature
             parts.append((logits.gather(1, ids), logits.logsumexp(-1, keepdim=True)))
         scores, total = (torch.cat(part) for part in zip(*parts, strict=True))
     else:
         weight, bias = plain.weight, plain.bias
-        wanted = torch.zeros(size, dtype=torch.bool, device=tokens.device)
-        wanted[tokens] = True
-        ids = wanted.nonzero().squeeze(1)  # (I,) distinct candidates
-        column = wanted.cumsum(0) - 1
-        own = torch.nn.functional.linear(hidden, weight[ids], None if bias is None else bias[ids])
-        scores = own.float().gather(1, column[tokens]) / temperature
+        is_candidate = torch.zeros(size, dtype=torch.bool, device=tokens.device)
+        is_candidate[tokens] = True
+        ids = is_candidate.nonzero().squeeze(1)  # (I,) distinct candidates
+        column = is_candidate.cumsum(0) - 1
+        candidate_logits = torch.nn.functional.linear(hidden, weight[ids], None if bias is None else bias[ids])
+        scores = candidate_logits.float().gather(1, column[tokens]) / temperature
         if normaliser == "full":
             total = _log_normaliser(hidden, weight, bias, temperature, at_once)
     scores = scores.masked_fill(~present, -torch.inf)
@@ -130,14 +126,14 @@ def candidate_scores(
 def _log_normaliser(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, at_once: int
 ) -> torch.Tensor:
-    """Log of the summed exponentials of all logits of each row, float32 (R, 1), `at_once` logits at a time."""
+    """Log-sum-exp of all logits of each row, float32 (R, 1), computed `at_once` logits at a time."""
     parts = []
-    for rows in hidden.split(1024):
-        total = torch.full((len(rows), 1), -torch.inf, device=hidden.device)
-        step = max(256, at_once // len(rows))
+    for states in hidden.split(1024):
+        total = torch.full((len(states), 1), -torch.inf, device=hidden.device)
+        step = max(256, at_once // len(states))
         for start in range(0, len(weight), step):
             piece = slice(start, start + step)
-            logits = torch.nn.functional.linear(rows, weight[piece], None if bias is None else bias[piece]).float()
+            logits = torch.nn.functional.linear(states, weight[piece], None if bias is None else bias[piece]).float()
             total = torch.logaddexp(total, (logits / temperature if temperature != 1 else logits).logsumexp(-1, True))
         parts.append(total)
     return torch.cat(parts)
@@ -154,18 +150,16 @@ def _log_normaliser(
 # Rotary positions are given explicitly (every a has position 3, every b position 4), so that the scores are those of
 # the replicated sequences. Only public interfaces are used: `get_decoder`, cache classes, `position_ids`, 4-D masks.
 
-# Prompts run once: keys, values and the last hidden state of each, with little spent on padding.
-
-# Padding tokens that a prefill may spend for each prompt token, and tokens that fill a device whatever their padding.
+# Largest share of padding tokens in a prefill pass, and tokens up to which a pass is grouped whatever its padding.
 _PADDING_SHARE = 0.1
 _FULL_PASS = {"cpu": 128, "cuda": 4096}
 
 
 def prefill_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
-    """Split prompts into groups that are prefilled together, so that little is spent on padding.
+    """Split prompts into groups of similar length that are prefilled together.
 
-    A prompt joins the group of the next longer ones while the group's padding stays under a tenth of its tokens, or
-    while the whole group is too small to fill the device anyway.
+    A prompt joins the group of the next longer ones while padding is under a tenth of the group's tokens, or while the
+    padded group has at most `full_pass` tokens.
 
     Args:
         lengths: Prompt lengths.
@@ -194,17 +188,15 @@ def prefill_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
 def prefill(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
-    """Run each prompt once.
-
-    Prompts of very different length are run in several passes, so that padding costs little.
+    """Run each prompt once, in several passes if lengths differ much.
 
     Args:
         model: Causal language model.
         prompts: B token id lists, none empty.
 
     Returns:
-        What branches continue from: keys and values of the prompts; bool (B, P), True at their tokens (they are padded
-        on the left); and (B, D), the last hidden state of each prompt's last token.
+        Keys and values of the prompts, padded on the left; bool (B, P), True at prompt tokens; and (B, D), the last
+        hidden state of each prompt's last token.
     """
     device = torch.device(model.device)
     groups = prefill_groups([len(prompt) for prompt in prompts], _FULL_PASS.get(device.type, 4096))
@@ -223,7 +215,7 @@ def prefill(
         return torch.cat([torch.nn.functional.pad(part, (0, 0, width - part.shape[2], 0)) for part in parts])[order]
 
     cache = DynamicCache()
-    for number, layers in enumerate(zip(*(each.layers for each in caches), strict=True)):
+    for number, layers in enumerate(zip(*(part.layers for part in caches), strict=True)):
         cache.update(together([layer.keys for layer in layers]), together([layer.values for layer in layers]), number)
     return cache, mask, hidden
 
@@ -233,7 +225,7 @@ def _prefill_together(
 ) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
     """One pass over a batch of prompts, padded to the longest."""
     ids, mask = pad_left(prompts, model.device)
-    # Given the configuration, it would drop keys outside of a sliding window, and count branches to its tokens.
+    # Without the configuration, so that no keys are dropped outside of a sliding window.
     cache = DynamicCache()
     output = model.get_decoder()(
         input_ids=ids,
@@ -250,12 +242,12 @@ class CausalBranches:
 
     Args:
         model: Causal language model.
-        prompts: B token id lists, none empty; each is run once, here.
-        levels: Most branch tokens on one path.
+        prompts: B token id lists, none empty; each is run once by the constructor.
+        levels: Maximum number of branch tokens on a path.
 
     Attributes:
         hidden: (B, D), last hidden state of each prompt's last token.
-        count: Branch tokens that have been run for each prompt; the next to run get the slots from here on.
+        count: Number of branch tokens run for each prompt, and the first slot of the next ones.
     """
 
     def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], levels: int):
@@ -263,7 +255,7 @@ class CausalBranches:
         self.cache, self._mask, self.hidden = prefill(model, prompts)
         self._lengths = self._mask.sum(-1)
         self.count = 0
-        # Slots of the ancestors of each branch token, by depth; -1 where there is none.
+        # Slots of the ancestors of each branch token, by depth; -1 for none.
         self.paths = torch.full((len(prompts), 0, levels), -1, dtype=torch.long, device=self.hidden.device)
 
     def run(
@@ -277,10 +269,10 @@ class CausalBranches:
 
         Args:
             tokens: int64 (B, K).
-            parents: int64 (B, K), slots of the tokens before them; -1 after the prompt itself.
-            depth: Branch tokens before them on their paths: one number, or int64 (B, K).
-            sees: bool (B, K, K), which of these tokens see which of them, each itself at least; None if no other. A
-                token that sees others has, as its parent, the slot before the first of them, and is never a parent.
+            parents: int64 (B, K), slots of the preceding tokens; -1 directly after the prompt.
+            depth: Number of preceding branch tokens on each path: one number, or int64 (B, K).
+            sees: bool (B, K, K), visibility among these tokens, True on the diagonal; the identity if None. The parent
+                of a token that sees others is the slot before the first of them, and such a token is never a parent.
 
         Returns:
             Hidden states (B, K, D).
@@ -309,24 +301,24 @@ class CausalBranches:
         self.count += tokens.shape[1]
         return hidden
 
-    def compact(self, kept: torch.Tensor) -> torch.Tensor:
+    def compact(self, is_kept: torch.Tensor) -> torch.Tensor:
         """Drop branch tokens, so that later ones attend to fewer.
 
         Args:
-            kept: bool (B, count), the slots that stay, with every token the ancestors that it has.
+            is_kept: bool (B, count), True for slots that stay; ancestors of a kept token must be kept.
 
         Returns:
-            int64 (B, count), what each slot is called from now on, -1 if it is gone; `count` is what the fullest row
-            has kept.
+            int64 (B, count), new slot of each old slot, -1 if dropped; `count` becomes the largest number of kept
+            tokens of a row.
         """
-        numbers = (kept.long().cumsum(1) - 1).masked_fill(~kept, -1)
-        if kept.all():
+        numbers = (is_kept.long().cumsum(1) - 1).masked_fill(~is_kept, -1)
+        if is_kept.all():
             return numbers
-        width = int(kept.sum(1).max())
-        order = (~kept).byte().argsort(dim=1, stable=True)[:, :width]  # (B, width), the slots that stay first
+        width = int(is_kept.sum(1).max())
+        order = (~is_kept).byte().argsort(dim=1, stable=True)[:, :width]  # (B, width), the slots that stay first
         paths = self.paths.gather(1, order.unsqueeze(-1).expand(-1, -1, self.paths.shape[2]))
-        named = numbers.gather(1, paths.clamp(min=0).flatten(1)).view_as(paths)
-        self.paths = named.masked_fill(paths < 0, -1)
+        renumbered = numbers.gather(1, paths.clamp(min=0).flatten(1)).view_as(paths)
+        self.paths = renumbered.masked_fill(paths < 0, -1)
         layer: Any
         for layer in self.cache.layers:
             index = order[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
@@ -347,64 +339,63 @@ class CausalBranches:
         """Log-probabilities of candidate next tokens after K branches, see `candidate_scores`.
 
         Args:
-            hidden: (B, K, D), of `hidden` or `run`.
+            hidden: (B, K, D), from `hidden` or `run`.
             tokens: int64 (B, K, W), vocabulary ids of the candidates.
-            present: bool (B, K, W), which of them exist.
+            present: bool (B, K, W), False for entries without a candidate.
             normaliser: "full" or "renormalised".
-            temperature: Logits are divided by it.
+            temperature: Divisor of the logits.
 
         Returns:
-            float32 (B, K, W), minus infinity where there is no candidate.
+            float32 (B, K, W), minus infinity for entries without a candidate.
         """
         states, ids, exist = (part.flatten(0, 1) for part in (hidden, tokens, present))
         return candidate_scores(self.model, states, ids, exist, normaliser, temperature).view(tokens.shape)
 
 
-# Deep tries: what is forced is run at once, and nothing of it stays.
+# Deep tries: forced tokens are run in one pass and not cached.
 #
-# The trie of a catalogue's titles has dozens of levels, but a title has no siblings after a few of them: from there on
-# every token is forced. Level by level such a tail would take one pass a token, and fill the cache with tokens that
-# no one else ever sees. Here all forced tokens after a prefix are run in one pass, packed after their prompt, when
-# the first of their scores is requested; the searches then get them level by level, so that prefixes compete as they
-# would have done anyway. Under renormalised scores a forced token scores 0 whatever the model, and is never run.
+# The trie of a catalogue's titles has dozens of levels, but after a few of them a title has no siblings: every further
+# token is forced. Run level by level, such a tail would take one pass per token and fill the cache with tokens that no
+# other branch attends to. Here all forced tokens after a prefix are run in one pass, packed after their prompt, when
+# the first of their scores is requested; searches get the scores level by level, so results do not change. A
+# renormalised score of a forced token is 0 for every model, so the token is not run.
 #
 # level      1    2    3    4    5           pass 1: a, x    pass 2: b, c    pass 3: d and e f together
 # a -> b -> d -> e -> f           (e f are forced after d)
 # \> c -> ...                   what stays in the cache: a, x, b, c, ...
 
-# Tokens are copied to leave others out once no more than this share of them is of use.
-_WORTH_KEEPING = 0.8
+# Branch tokens are compacted once at most this share of them is still attended to.
+_LIVE_SHARE = 0.8
 
 
 class ForcedBranches:
-    """Prefixes after a batch of prompts (`minionerec.models.decoding.branches.Branches`) in a deep trie.
+    """`Branches` of a causal language model in a deep trie.
 
     Args:
-        inner: Branches of a causal language model, none run yet.
-        trie: The trie to search, on the model's device; tokens that lead out of it are never run.
+        inner: Branches of the model, none run yet.
+        trie: The trie to search, on the model's device; tokens outside of it are never run.
 
     Attributes:
-        hidden: int64 (B, 1), the slot of each prompt: -1.
-        count: Branch tokens that have been requested after each prompt.
+        hidden: int64 (B, 1), slot of each prompt: -1.
+        count: Number of branch tokens requested after each prompt.
     """
 
     def __init__(self, inner: CausalBranches, trie: Trie):
         self.inner, self.trie = inner, trie
         self.hidden = torch.full((len(inner.hidden), 1), -1, dtype=torch.long, device=inner.hidden.device)
         self.count = 0
-        # Of each slot: its node (-1 outside of the trie) and depth; the slot that its forced tokens begin with (its own
-        # where it is not forced); the inner slot of the token before it; and, where they have been run, its own inner
-        # slot and the index of its state.
+        # For each slot: node (-1 outside of the trie) and depth; first slot of its run of forced tokens (itself if not
+        # forced); inner slot of the preceding token; and, once run, its inner slot and the index of its state.
         names = ("node", "depth", "begin", "parent", "inner", "cached")
         self._slots = dict.fromkeys(names, self.hidden[:, :0])
         self._states = inner.hidden.unsqueeze(1)  # (B, T, D); the first is the prompt's
-        self._live = self.hidden[:, :0].bool()  # (B, inner slots), those that hold a token
+        self._live = self.hidden[:, :0].bool()  # (B, inner slots), True for slots that are still attended to
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
         """Put one more token after each of K branches; see `minionerec.models.decoding.branches.Branches.run`.
 
         Returns:
-            int64 (B, K, 1), the slots themselves: the model is run when their scores are requested.
+            int64 (B, K, 1), the slots; the model is run when their scores are requested.
         """
         slots = torch.arange(self.count, self.count + tokens.shape[1], device=tokens.device).expand_as(tokens)
         before = self._of("node", parents, 0)
@@ -438,26 +429,26 @@ class ForcedBranches:
         further = self._of("depth", slots, 0) - self._of("depth", begin, 0)
         position = torch.where(
             position < 0, 0, position + further
-        )  # what was not run needs no state: its one token scores 0
+        )  # tokens that were not run need no state, since their one candidate scores 0
         index = position.unsqueeze(-1).expand(-1, -1, self._states.shape[-1])
         return self.inner.scores(self._states.gather(1, index), tokens, present, normaliser, temperature)
 
     def _of(self, name: str, slots: torch.Tensor, otherwise: int) -> torch.Tensor:
-        """A column of the slots, int64 (B, K); something else for the prompt."""
+        """A property of slots, int64 (B, K); `otherwise` for the prompt."""
         if not self.count:
             return torch.full_like(slots, otherwise)
         return self._slots[name].gather(1, slots.clamp(min=0)).masked_fill(slots < 0, otherwise)
 
     def _run_model(self, begin: torch.Tensor, forced_too: bool) -> None:
-        """Run what has not been run yet of some slots: int64 (B, K), each with what is forced after it."""
+        """Run slots, int64 (B, K), that have not been run yet, each with the forced tokens after it."""
         node = self._of("node", begin, -1)
         single = self.trie.single[node.clamp(min=0)] & (node >= 0)
-        wanted = (begin >= 0) & (node >= 0) & (self._of("cached", begin, 0) < 0)
+        is_pending = (begin >= 0) & (node >= 0) & (self._of("cached", begin, 0) < 0)
         if not forced_too:
-            wanted &= ~single
-        if not wanted.any():
+            is_pending &= ~single
+        if not is_pending.any():
             return
-        counts = torch.where(single, self.trie.below[node.clamp(min=0)].clamp(min=1), 1).masked_fill(~wanted, 0)
+        counts = torch.where(single, self.trie.below[node.clamp(min=0)].clamp(min=1), 1).masked_fill(~is_pending, 0)
         longest = int(counts.max())
         path = [node.clamp(min=0)]
         for _ in range(longest - 1):
@@ -478,7 +469,7 @@ class ForcedBranches:
         self._slots["inner"][row, slots[row, position]] = position + self._live.shape[1]
         self._states = torch.cat([self._states, states], 1)
         self._live = torch.cat([self._live, exist & ~single.gather(1, branch)], 1)
-        if int(self._live.sum(1).max()) < _WORTH_KEEPING * self.inner.count:
+        if int(self._live.sum(1).max()) < _LIVE_SHARE * self.inner.count:
             self._compact()
 
     def _compact(self) -> None:
@@ -489,19 +480,19 @@ class ForcedBranches:
             self._slots[name] = numbers.gather(1, self._slots[name] % numbers.shape[1])
 
 
-# SIDs have no more levels than this; titles have dozens.
+# Levels above which a trie is deep; SIDs have fewer, titles have dozens.
 _DEEP = 8
 
 
 class Branches(Protocol):
-    """A batch of prompts, and the tree of tokens that grows after each of them.
+    """Protocol of a batch of prompts with a growing tree of tokens after each.
 
-    Every token that is run gets the next free slot of its prompt, counted from 0 along the calls of `run`; by its slot
-    it is named as the parent of later ones.
+    Every token that is run gets the next free slot of its prompt, counted from 0; later tokens name it as their parent
+    by its slot.
 
     Attributes:
-        hidden: (B, D), what `scores` needs to know of each prompt; its meaning is the object's own affair.
-        count: Tokens that have been run for each prompt so far: the first of the next call's slots.
+        hidden: (B, D), state of each prompt, as an argument of `scores`; opaque to the caller.
+        count: Number of tokens run for each prompt: the first slot of the next call of `run`.
     """
 
     hidden: torch.Tensor
@@ -512,11 +503,11 @@ class Branches(Protocol):
 
         Args:
             tokens: int64 (B, K).
-            parents: int64 (B, K), slots of the tokens before them; -1 after the prompt itself.
-            depth: Tokens before them on their paths: one number, or int64 (B, K).
+            parents: int64 (B, K), slots of the preceding tokens; -1 directly after the prompt.
+            depth: Number of preceding tokens on each path: one number, or int64 (B, K).
 
         Returns:
-            (B, K, D), what `scores` needs to know of the K prefixes that end in these tokens.
+            (B, K, D), states of the K prefixes that end in these tokens, as arguments of `scores`.
         """
         ...
 
@@ -531,26 +522,26 @@ class Branches(Protocol):
         """Log-probabilities of candidate next tokens after K branches.
 
         Args:
-            hidden: (B, K, D), of `hidden` or `run`.
+            hidden: (B, K, D), from `hidden` or `run`.
             tokens: int64 (B, K, W), vocabulary ids of the candidates.
-            present: bool (B, K, W), which of them exist.
+            present: bool (B, K, W), False for entries without a candidate.
             normaliser: "full" (over the whole vocabulary) or "renormalised" (over the candidates).
-            temperature: Logits are divided by it.
+            temperature: Divisor of the logits.
 
         Returns:
-            float32 (B, K, W), minus infinity where there is no candidate.
+            float32 (B, K, W), minus infinity for entries without a candidate.
         """
         ...
 
 
 class OpensBranches(ABC):
-    """A model that opens branches of its own.
+    """Base class of models that implement `Branches` themselves.
 
-    A model class that also is a `PreTrainedModel` names this class last among its bases, and has `device` from there.
+    A subclass that is also a `PreTrainedModel`, which defines `device`, names this class last among its bases.
 
     Attributes:
-        row_bound: Whether its output for a prompt depends on the prompt's index in the batch, so that equal prompts
-            are not decoded once.
+        row_bound: Whether the output for a prompt depends on its index in the batch, so that equal prompts must be
+            decoded separately.
     """
 
     row_bound = False
@@ -558,7 +549,7 @@ class OpensBranches(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Device of the model; tries are moved there."""
+        """Device of the model, to which tries are moved."""
 
     @property
     @abstractmethod
@@ -579,36 +570,36 @@ class OpensBranches(ABC):
         """
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
-        """Log-probabilities of all SIDs, where the model has them at once: exact search then needs no tree.
+        """Log-probabilities of all SIDs, for models that compute them directly, so that exact search needs no tree.
 
         Args:
             prompts: B token id lists, none empty.
             trie: SIDs of the catalogue, on the model's device.
 
         Returns:
-            float32 (B, S), by the trie's SID numbers; None where they must be searched for.
+            float32 (B, S), by the trie's SID numbers; None if SIDs must be searched.
         """
         return None
 
     def best_sids(
         self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The best SIDs, where the model ranks all of them by parts: exact search then needs no tree.
+        """The best SIDs, for models that rank all SIDs in blocks, so that exact search needs no tree.
 
         Args:
             prompts: B token id lists, none empty.
             trie: SIDs of the catalogue, on the model's device.
-            k: How many; fewer are given where there are fewer.
+            k: Maximum number of SIDs.
             guide: Allowed SIDs of the prompts, and additions to log-probabilities.
 
         Returns:
-            Scores float32 (B, K), descending, minus infinity where there is no SID that is allowed, and SID numbers
-            int64 (B, K); None where they must be searched for.
+            Scores float32 (B, K), descending, minus infinity for no allowed SID, and SID numbers int64 (B, K); None if
+            SIDs must be searched.
         """
         return None
 
     def values_at_once(self, trie: Trie) -> int:
-        """Values in memory for one prompt while it is scored, besides those of the layers."""
+        """Number of values in memory while one prompt is scored, without those of the layers."""
         return 0
 
 
@@ -616,7 +607,7 @@ SearchModel = PreTrainedModel | OpensBranches
 
 
 def is_row_bound(model: SearchModel) -> bool:
-    """Whether equal prompts of a batch may get different answers."""
+    """Whether equal prompts of a batch may get different results."""
     return isinstance(model, OpensBranches) and model.row_bound
 
 
@@ -624,7 +615,7 @@ def vocabulary_size(model: SearchModel) -> int:
     """Size of the vocabulary of a model's prompts and tries.
 
     Raises:
-        ConfigError: If it is a causal language model of an architecture that is not supported.
+        ConfigError: If the architecture of a causal language model is not supported.
     """
     if isinstance(model, OpensBranches):
         return model.vocab_size
@@ -634,7 +625,7 @@ def vocabulary_size(model: SearchModel) -> int:
 
 
 def open_branches(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie) -> Branches:
-    """The branches of any model that can be searched."""
+    """Open branches of any searchable model."""
     if isinstance(model, OpensBranches):
         return model.branches(prompts, trie)
     branches = CausalBranches(model, prompts, trie.levels)
@@ -651,15 +642,15 @@ def check_prompts(prompts: Sequence[Sequence[int]], vocabulary: int) -> None:
         if len(prompt) == 0:
             raise DataError(f"prompt {row} of the batch is empty; a prompt needs at least one token.")
         if not 0 <= min(prompt) <= max(prompt) < vocabulary:
-            wrong = next(token for token in prompt if not 0 <= token < vocabulary)
+            invalid = next(token for token in prompt if not 0 <= token < vocabulary)
             raise DataError(
-                f"prompt {row} of the batch holds token {wrong}, but the model has {vocabulary} tokens. "
+                f"prompt {row} of the batch holds token {invalid}, but the model has {vocabulary} tokens. "
                 "Use the tokenizer of the model's own checkpoint."
             )
 
 
 def check_search(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie) -> Trie:
-    """Check that model, prompts and trie belong together, before any search.
+    """Check that a search is possible: the model's architecture, prompts and the trie's vocabulary.
 
     Returns:
         The trie, on the model's device.
@@ -667,7 +658,7 @@ def check_search(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Tri
     Raises:
         ConfigError: If the architecture is not supported or has too few positions for the prompts, or the trie is over
             another vocabulary.
-        DataError: If a prompt is empty or foreign.
+        DataError: If a prompt is empty or has tokens outside of the vocabulary.
     """
     vocabulary = vocabulary_size(model)
     check_prompts(prompts, vocabulary)
@@ -678,10 +669,10 @@ def check_search(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Tri
 
 
 class BrokenScores(DataError):
-    """A model's scores are not numbers.
+    """Error for scores of a model that are NaN.
 
     Attributes:
-        row: The first prompt of the batch with such a score.
+        row: Index of the first prompt of the batch with such a score.
     """
 
     def __init__(self, row: int):
@@ -692,7 +683,7 @@ class BrokenScores(DataError):
 
 
 def broken_rows(scores: torch.Tensor) -> torch.Tensor:
-    """Prompts with a score that is not a number: bool (B,).
+    """Whether a prompt has a score that is NaN: bool (B,).
 
     Args:
         scores: float (B, ...).
@@ -701,13 +692,13 @@ def broken_rows(scores: torch.Tensor) -> torch.Tensor:
 
 
 def check_rows(steps: Sequence[torch.Tensor]) -> None:
-    """Check that no prompt has a score that is not a number; a GPU is waited for once.
+    """Check that no prompt has a score that is NaN, with one GPU sync for all steps.
 
     Args:
-        steps: bool (B,) of each step, of `broken_rows`.
+        steps: bool (B,) of each step, from `broken_rows`.
 
     Raises:
-        BrokenScores: If one has; it names the first prompt of the first such step.
+        BrokenScores: Naming the first prompt of the first such step.
     """
     broken = torch.stack(list(steps))
     if broken.any():
@@ -715,13 +706,13 @@ def check_rows(steps: Sequence[torch.Tensor]) -> None:
 
 
 def check_scores(scores: torch.Tensor) -> None:
-    """`check_rows` of the scores of one step, float (B, ...)."""
+    """Apply `check_rows` to the scores of one step, float (B, ...)."""
     check_rows([broken_rows(scores)])
 
 
 @contextmanager
 def evaluating(model: SearchModel) -> Iterator[None]:
-    """Hold a model in evaluation mode, and restore its mode."""
+    """Context manager that puts a model into evaluation mode and restores its mode."""
     if not isinstance(model, torch.nn.Module) or not model.training:
         yield
         return

@@ -1,4 +1,4 @@
-"""The decoder that evaluation, validation during training and rollouts share: prompts in, ranked SIDs out."""
+"""Decoding of many prompts into ranked SIDs, for evaluation, validation during training, and rollouts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[li
 
 
 def padded_lists(values: np.ndarray, k: int, filler: float) -> np.ndarray:
-    """Lists (R, K') padded on the right to a length: (R, k)."""
+    """Pad lists (R, K') on the right to (R, k)."""
     filled = np.full((len(values), k), filler, dtype=values.dtype)
     filled[:, : values.shape[1]] = values
     return filled
@@ -43,16 +43,16 @@ def decode_batches(
     batch_size: int,
     description: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
+    """Rank SIDs for many prompts, batched by length.
 
-    A batch whose memory ends is searched in parts.
+    A batch that runs out of memory is decoded in parts.
 
     Args:
-        decode: Ranks SIDs for the prompts at some indices.
+        decode: Function that ranks SIDs for the prompts at given indices.
         prompts: R token id lists.
         k: Length of the lists, K.
         batch_size: Prompts at a time.
-        description: Label of a progress bar; none if None.
+        description: Label of a progress bar; no bar if None.
 
     Returns:
         SID numbers int64 (R, K), -1 after the end of shorter lists, and scores float32 (R, K), in prompt order.
@@ -75,14 +75,14 @@ def decode_prompts(
     batch_size: int = 0,
     normaliser: str = "full",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
+    """Rank SIDs for many prompts, batched by length.
 
     Args:
         model: Causal language model.
         prompts: R token id lists.
         trie: SIDs of the catalogue.
         num_beams: Number of beams, K.
-        batch_size: Prompts decoded at a time; 0: as many as memory holds, see `fitting_batch_size`.
+        batch_size: Prompts decoded at a time; 0: by free memory, see `fitting_batch_size`.
         normaliser: "full" or "renormalised", see `beam_search`.
 
     Returns:
@@ -97,21 +97,21 @@ def decode_prompts(
 def search_of(
     model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie, num_beams: int, normaliser: str = "full"
 ) -> Decode:
-    """Beam search for some of these prompts at a time; the arguments are those of `decode_prompts`.
+    """Function that decodes the prompts at given indices by beam search; arguments as in `decode_prompts`.
 
-    The model is in evaluation mode.
+    The model must be in evaluation mode.
     """
     trie = trie.to(model.device)
 
     def decode(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        found = beam_search(model, [prompts[position] for position in positions], trie, num_beams, normaliser)
-        return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
+        result = beam_search(model, [prompts[position] for position in positions], trie, num_beams, normaliser)
+        return result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
 
     return decode
 
 
 def target_ranks(sids: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Rank, from 1, of each example's target in its list; 0 where it is not in the list.
+    """Rank, from 1, of each example's target in its list; 0 if it is not in the list.
 
     Args:
         sids: int64 (R, K), SID numbers, -1 for no result.
@@ -125,64 +125,67 @@ def target_ranks(sids: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def decoding_device() -> torch.device:
-    """This process's GPU where there is one (the first, outside of a distributed launch), else the CPU."""
+    """GPU of this process (the first, outside of a distributed launch), or the CPU without a GPU."""
     if torch.cuda.is_available():
         return torch.device("cuda", local_rank() % torch.cuda.device_count())
     return torch.device("cpu")
 
 
-# How many prompts are searched at a time.
-
-_FEW = 32  # so few are searched together, whatever is free: to ask would take a server longer than it could save
+_SMALL_BATCH = 32  # up to this many prompts are searched together without querying free memory, which takes time
 _LARGEST_BATCH = {"cpu": 64, "cuda": 256}
 
 
 def fitting_batch_size(
     model: SearchModel, trie: Trie, prompts: Sequence[Sequence[int]], beams: int, memory: int | None = None
 ) -> int:
-    """How many prompts fit into half of a given memory, as a power of two.
+    """Number of prompts that fit into half of the memory, as a power of two.
 
-    A prompt of P tokens with K beams over L levels is reckoned to take, in values of the weights' dtype,
+    The estimate for a prompt of P tokens with K beams over L levels is, in values of the weights' dtype,
 
         2 n h d S                       keys and values of its S = P + K (L - 1) positions in n layers
         + 4 H d S                       keys and values spread over all H heads, and their copies, in one layer
         + max(P, K) (6 D + 4 F)         activations of one layer, D wide and F inside
         + 4 max(P, K) S                 attention mask and weights
         + 12 K W                        candidates: K beams, W children each at most
-        + what a model that scores all SIDs by itself holds of them
+        + values of a model that scores all SIDs (`OpensBranches.values_at_once`)
 
     Args:
-        model: The model, where it is to run.
+        model: The model, on its device.
         trie: SIDs of the catalogue.
-        prompts: R token id lists, the longest of which has P.
-        beams: K.
-        memory: Bytes; what is free on the model's device, if None.
+        prompts: R token id lists, the longest of length P.
+        beams: Number of beams, K.
+        memory: Available bytes; the free memory of the model's device if None.
 
     Returns:
-        From 1 to 256, on a CPU to 64 of a language model: more would not be faster. Of 32 prompts or fewer always 32.
+        A number from 1 to 256, or to 64 for a language model on a CPU; 32 for at most 32 prompts.
     """
-    span, own = beams * (trie.levels - 1), 0
-    if isinstance(model, OpensBranches):
-        own = model.values_at_once(trie)
-    return fitting_prompts(model, prompts, beams, span, max(trie.widths), own, memory)
+    added = beams * (trie.levels - 1)
+    model_values = model.values_at_once(trie) if isinstance(model, OpensBranches) else 0
+    return fitting_prompts(model, prompts, beams, added, max(trie.widths), model_values, memory)
 
 
 def fitting_prompts(
-    model: Any, prompts: Sequence[Sequence[int]], beams: int, added: int, widest: int, own: int, memory: int | None
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    beams: int,
+    added: int,
+    widest: int,
+    model_values: int,
+    memory: int | None,
 ) -> int:
-    """`fitting_batch_size` by what a search adds to a prompt of P tokens.
+    """Number of prompts that fit into half of the memory, for any search; see `fitting_batch_size`.
 
     Args:
-        model: The model, where it is to run.
+        model: The model, on its device.
         prompts: R token id lists.
-        beams: K.
-        added: S - P, positions of keys and values besides those of the prompt.
-        widest: W, candidates of a beam.
-        own: Values that the model holds by itself.
-        memory: Bytes; what is free on the model's device, if None.
+        beams: Number of beams, K.
+        added: Positions of keys and values besides those of the prompt, S - P.
+        widest: Candidates of a beam, W.
+        model_values: Further values of the model per prompt.
+        memory: Available bytes; the free memory of the model's device if None.
     """
-    if len(prompts) <= _FEW:
-        return _FEW
+    if len(prompts) <= _SMALL_BATCH:
+        return _SMALL_BATCH
     device, longest, config = torch.device(model.device), max(map(len, prompts)), model.config
     heads: int = config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -195,7 +198,7 @@ def fitting_prompts(
         + tokens * (6 * config.hidden_size + 4 * inner_width(config))
         + 4 * tokens * span
         + 12 * beams * widest
-        + own
+        + model_values
     )
-    largest = _LARGEST_BATCH["cpu" if device.type == "cpu" and not own else "cuda"]
+    largest = _LARGEST_BATCH["cpu" if device.type == "cpu" and not model_values else "cuda"]
     return fitting_count(values * model.dtype.itemsize, device, largest, memory)

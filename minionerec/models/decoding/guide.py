@@ -1,9 +1,8 @@
-"""Constraints of a search besides the model: the SIDs allowed for each prompt, and a bonus for some of them.
+"""Constraints of a search: the SIDs allowed for each prompt, and a bonus of each SID.
 
-Both act in the trie, before beams are dropped: a prefix is followed only where an SID that is allowed lies below it,
-and a prefix is worth the largest bonus below it until the search knows which SID it becomes. So a list is as long as
-there are SIDs to fill it, a prefix never scores less than what lies below it (exact search stays exact), and the bonus
-that an SID ends with is its own.
+Both act in the trie before beams are dropped: a prefix is followed only if there is an allowed SID below it, and its
+score includes the largest bonus below it. So lists are as long as the allowed SIDs permit, a prefix never scores less
+than an SID below it (exact search stays exact), and complete SIDs are scored with their own bonus.
 """
 
 from dataclasses import dataclass
@@ -19,25 +18,25 @@ class Guide:
     """Allowed SIDs and bonuses of a search for a batch of prompts.
 
     Attributes:
-        nodes: bool (B, M), nodes with an SID that is allowed at or below them; None where everything is allowed.
-        sids: bool (B, S), the SIDs that are allowed; None likewise.
-        bonus: float32 (M,), the largest bonus at or below each node; None without.
-        own: float32 (S,), the bonus of each SID; None without.
+        nodes: bool (B, M), nodes with an allowed SID at or below them; None if all SIDs are allowed.
+        sids: bool (B, S), allowed SIDs; None if all are allowed.
+        bonus: float32 (M,), the largest bonus at or below each node; None without bonuses.
+        sid_bonus: float32 (S,), the bonus of each SID; None without bonuses.
     """
 
     nodes: torch.Tensor | None = None
     sids: torch.Tensor | None = None
     bonus: torch.Tensor | None = None
-    own: torch.Tensor | None = None
+    sid_bonus: torch.Tensor | None = None
 
     @classmethod
     def of(cls, trie: Trie, allowed: torch.Tensor | None = None, bonus: torch.Tensor | None = None) -> "Guide":
-        """The guide of a search over a trie.
+        """Create the guide of a search over a trie.
 
         Args:
-            trie: The trie that is searched, S SIDs and M nodes.
-            allowed: bool (B, S), the SIDs that each prompt may get, by their number; all if None.
-            bonus: float32 (S,), what is added to the log-probability of each SID; nothing if None.
+            trie: The trie to search, with S SIDs and M nodes.
+            allowed: bool (B, S), allowed SIDs of each prompt, by SID number; all if None.
+            bonus: float32 (S,), added to the log-probability of each SID; none if None.
 
         Raises:
             ConfigError: If the widths are not S, or a bonus is not finite.
@@ -59,8 +58,8 @@ class Guide:
         sids = None if allowed is None else allowed.to(device)
         if bonus is None:
             return cls(nodes, sids)
-        own = bonus.float().to(device)
-        return cls(nodes, sids, largest_below(trie, own), own)
+        sid_bonus = bonus.float().to(device)
+        return cls(nodes, sids, largest_below(trie, sid_bonus), sid_bonus)
 
     def start(self, batch: int, device: torch.device) -> torch.Tensor:
         """Scores of the empty prefix: float32 (B, 1)."""
@@ -71,13 +70,13 @@ class Guide:
     def steps(
         self, scores: torch.Tensor, nodes: torch.Tensor, children: torch.Tensor, present: torch.Tensor
     ) -> torch.Tensor:
-        """Scores of steps, with what the bonus changes by, and minus infinity where nothing allowed lies below.
+        """Scores of steps plus the change of the bonus; minus infinity if no SID below is allowed.
 
         Args:
             scores: float32 (B, K, W), log-probabilities of the steps.
-            nodes: int64 (B, K), where they begin; -1 for nowhere.
-            children: int64 (B, K, W), where they lead.
-            present: bool (B, K, W), which exist.
+            nodes: int64 (B, K), nodes that the steps start from; -1 for none.
+            children: int64 (B, K, W), nodes that the steps lead to.
+            present: bool (B, K, W), False for entries without a child.
         """
         if self.bonus is not None:
             scores = scores + (self.bonus[children] - self.bonus[nodes.clamp(min=0)].unsqueeze(-1))
@@ -88,19 +87,19 @@ class Guide:
     def ends(
         self, totals: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores of complete SIDs by their own bonus, and which of them are allowed.
+        """Scores of complete SIDs with their own bonus, and the allowed ones among them.
 
         Args:
             totals: float32 (B, W), scores of prefixes.
-            ends: int64 (B, W), the SID that ends at each, -1 for none.
-            positions: int64 (B, W), its node.
+            ends: int64 (B, W), SID that ends at each prefix, -1 for none.
+            positions: int64 (B, W), node of each prefix.
 
         Returns:
             Scores float32 (B, W), and `ends` with -1 for SIDs that are not allowed.
         """
         safe = ends.clamp(min=0)
-        if self.own is not None and self.bonus is not None:
-            totals = totals + (self.own[safe] - self.bonus[positions.clamp(min=0)])
+        if self.sid_bonus is not None and self.bonus is not None:
+            totals = totals + (self.sid_bonus[safe] - self.bonus[positions.clamp(min=0)])
         if self.sids is not None:
             ends = ends.masked_fill(~self._at(self.sids, safe), -1)
         return totals, ends
@@ -111,36 +110,36 @@ class Guide:
 
 
 def reached(trie: Trie, allowed: torch.Tensor) -> torch.Tensor:
-    """Nodes at or below which an SID that is allowed ends: bool (B, M).
+    """Nodes at or below which an allowed SID ends: bool (B, M).
 
     Args:
         trie: The trie.
         allowed: bool (B, S).
     """
-    found = torch.zeros(len(allowed), len(trie.code), dtype=torch.bool, device=allowed.device)
-    found[:, trie.node_of_sid] = allowed
+    is_reached = torch.zeros(len(allowed), len(trie.code), dtype=torch.bool, device=allowed.device)
+    is_reached[:, trie.node_of_sid] = allowed
     for depth in reversed(range(trie.levels)):
         begin, end = trie.level_start[depth], trie.level_start[depth + 1]
         bounds = trie.first_child[begin : end + 1].long()
         first = int(bounds[0])
-        below = found[:, first : int(bounds[-1])].cumsum(1, dtype=torch.int32)
+        below = is_reached[:, first : int(bounds[-1])].cumsum(1, dtype=torch.int32)
         below = torch.nn.functional.pad(below, (1, 0))
         bounds = bounds - first
-        found[:, begin:end] |= below[:, bounds[1:]] > below[:, bounds[:-1]]
-    return found
+        is_reached[:, begin:end] |= below[:, bounds[1:]] > below[:, bounds[:-1]]
+    return is_reached
 
 
-def largest_below(trie: Trie, own: torch.Tensor) -> torch.Tensor:
+def largest_below(trie: Trie, values: torch.Tensor) -> torch.Tensor:
     """The largest value of the SIDs that end at or below each node: float32 (..., M).
 
     Args:
         trie: The trie.
-        own: float32 (..., S), the value of each SID.
+        values: float32 (..., S), the value of each SID.
     """
-    found = torch.full((*own.shape[:-1], len(trie.code)), -torch.inf, device=own.device)
-    found[..., trie.node_of_sid] = own
+    largest = torch.full((*values.shape[:-1], len(trie.code)), -torch.inf, device=values.device)
+    largest[..., trie.node_of_sid] = values
     for depth in reversed(range(trie.levels)):
         begin, end = trie.level_start[depth + 1], trie.level_start[depth + 2]
-        below = found[..., begin:end].clone()
-        found.scatter_reduce_(-1, trie.parent[begin:end].expand_as(below), below, "amax")
-    return found
+        below = largest[..., begin:end].clone()
+        largest.scatter_reduce_(-1, trie.parent[begin:end].expand_as(below), below, "amax")
+    return largest

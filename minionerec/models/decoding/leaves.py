@@ -1,8 +1,8 @@
 """Distributions over all leaves of a trie (SIDs, or titles) as branches for a search.
 
-A model that gives every leaf a probability at once gives every prefix one too, the sum of the leaves below it, and a
-step from a prefix to one of its children the ratio of the two. The catalogue model is searched in this way, and
-so does whatever ranks items by itself, once the probabilities of a leaf's items are summed.
+Given the probabilities of all leaves, the probability of a prefix is the sum over the leaves below it, and that of a
+step the ratio of two prefixes. The catalogue model is searched in this way, as are models that rank items, once the
+probabilities of a leaf's items are summed.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,15 @@ from minionerec.models.decoding.branches import (
 from minionerec.models.decoding.guide import largest_below
 from minionerec.models.decoding.trie import Trie
 
-_FAINT = -80.0  # nats below the most probable leaf, where single precision has little left
+_FAINT = -80.0  # log-probability relative to the best leaf below which single precision is lost
 
 
 def sum_to_leaves(item_log_probs: torch.Tensor, leaf_of_item: torch.Tensor, leaves: int) -> torch.Tensor:
-    """Log-probabilities of leaves: of each, the sum over its items.
+    """Log-probabilities of leaves as sums over their items.
 
     Args:
         item_log_probs: float32 (B, N).
-        leaf_of_item: int64 (N,), every leaf having an item.
+        leaf_of_item: int64 (N,), with at least one item per leaf.
         leaves: Number of leaves, S.
 
     Returns:
@@ -48,51 +48,51 @@ def sum_to_leaves(item_log_probs: torch.Tensor, leaf_of_item: torch.Tensor, leav
 
 
 def node_log_probs(trie: Trie, leaf_log_probs: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities of all nodes of a trie: of each, the sum of the leaves at or below it.
+    """Log-probabilities of all nodes of a trie as sums over the leaves at or below them.
 
     Args:
-        trie: S leaves and M nodes.
-        leaf_log_probs: float32 (B, S), however far apart.
+        trie: Trie with S leaves and M nodes.
+        leaf_log_probs: float32 (B, S), of any range.
 
     Returns:
-        float32 (B, M); the root's are 0 where the leaves' sum to 1.
+        float32 (B, M); 0 for the root if the leaves sum to 1.
     """
     highest = leaf_log_probs.detach().amax(1, keepdim=True).expand(-1, len(trie.code))
-    found = _log_sums(trie, leaf_log_probs, highest)
-    faint = found < highest + _FAINT
+    log_probs = _log_sums(trie, leaf_log_probs, highest)
+    faint = log_probs < highest + _FAINT
     if bool(faint.any()):
         below = _finite(largest_below(trie, leaf_log_probs.detach()))
-        found = torch.where(faint, _log_sums(trie, leaf_log_probs, below), found)
-    return found
+        log_probs = torch.where(faint, _log_sums(trie, leaf_log_probs, below), log_probs)
+    return log_probs
 
 
 def _log_sums(trie: Trie, leaf_log_probs: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Logarithms of the sums of the leaves at or below each node, reckoned in units of `scale`, float32 (B, M)."""
+    """Log-sum-exp over the leaves at or below each node, computed relative to `scale`, float32 (B, M)."""
     mass = torch.zeros_like(scale)
     for nodes in trie.paths.unbind(1):
-        there = (nodes >= 0).nonzero()[:, 0]
+        present = (nodes >= 0).nonzero()[:, 0]
         nodes, leaves = (
-            (nodes, leaf_log_probs) if len(there) == len(nodes) else (nodes[there], leaf_log_probs[:, there])
+            (nodes, leaf_log_probs) if len(present) == len(nodes) else (nodes[present], leaf_log_probs[:, present])
         )
         mass.index_add_(1, nodes, (leaves - scale[:, nodes]).exp())
     return mass.log() + scale
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
-    """Values that others are subtracted from: the lowest number where they are minus infinity."""
+    """Values with minus infinity replaced by the lowest finite number, so that differences are defined."""
     return values.clamp(min=torch.finfo(values.dtype).min)
 
 
 class LeafBranches:
-    """Prefixes after a batch of prompts (`minionerec.models.decoding.branches.Branches`).
+    """`Branches` from the log-probabilities of all nodes.
 
     Args:
-        trie: The leaves that the distributions are over, M nodes.
+        trie: Trie with M nodes.
         masses: float32 (B, M), log-probabilities of all nodes after each prompt (`node_log_probs`).
 
     Attributes:
         hidden: int64 (B, 1), the prefix after each prompt: the root.
-        count: Branch tokens that have been run for each prompt.
+        count: Number of branch tokens run for each prompt.
     """
 
     def __init__(self, trie: Trie, masses: torch.Tensor):
@@ -105,7 +105,7 @@ class LeafBranches:
         """Put one more code after each of K prefixes; see `minionerec.models.decoding.branches.Branches.run`.
 
         Returns:
-            int64 (B, K, 1), the prefixes reached, 0 where there is none.
+            int64 (B, K, 1), nodes of the prefixes, 0 for none.
         """
         if self.count:
             before = self._nodes.gather(1, parents.clamp(min=0)).masked_fill(parents < 0, 0)
@@ -131,7 +131,7 @@ class LeafBranches:
     ) -> torch.Tensor:
         """Log-probabilities of candidate codes; see `minionerec.models.decoding.branches.Branches.scores`.
 
-        Only codes that exist have a probability, so both normalisers agree but where candidates are left out.
+        Only existing codes have a probability, so both normalisers agree unless candidates are left out.
         """
         node = hidden.expand(tokens.shape)
         child = self.trie.find(node, tokens)
@@ -144,11 +144,11 @@ class LeafBranches:
 
 
 class LeafModel(OpensBranches):
-    """Distributions over all leaves, one for each row of a batch, as a model that is searched.
+    """Searchable model with a given distribution over all leaves for each row of a batch.
 
     Args:
-        leaf_log_probs: float32 (B, S), by the leaves' numbers in the tries that are searched.
-        vocab_size: Size of the vocabulary of those tries.
+        leaf_log_probs: float32 (B, S), by the leaves' numbers in the searched tries.
+        vocab_size: Size of the vocabulary of these tries.
     """
 
     row_bound = True
@@ -167,16 +167,16 @@ class LeafModel(OpensBranches):
         return self._vocab_size
 
     def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> LeafBranches:
-        """Branches for a search; of the prompts only the number counts.
+        """Open branches for a search; only the number of prompts matters.
 
         Raises:
-            ConfigError: If the trie has another number of leaves, or one inside another.
-            DataError: If there are more or fewer prompts than rows.
+            ConfigError: If the trie has another number of leaves, or an SID is a prefix of another.
+            DataError: If the numbers of prompts and rows differ.
         """
         return LeafBranches(trie, node_log_probs(trie, self.sid_log_probs(prompts, trie)))
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor:
-        """The distributions themselves; see `branches`."""
+        """The given distributions; see `branches`."""
         if trie.n_sids != self.leaf_log_probs.shape[1]:
             raise ConfigError(
                 f"the distribution is over {self.leaf_log_probs.shape[1]} SIDs, but the trie has {trie.n_sids}."
@@ -204,16 +204,16 @@ class LeafModel(OpensBranches):
 
 
 class MixedBranches:
-    """Branches of two models side by side (`minionerec.models.decoding.branches.Branches`).
+    """Weighted combination of the `Branches` of two models.
 
     Args:
         first: Branches of one model after a batch of prompts.
-        second: Branches of the other after the same rows, in the same tokens.
-        share: The first one's weight, from 0 to 1; the second has the rest. A model of weight 0 is never run.
+        second: Branches of the other model after the same prompts, over the same tokens.
+        share: Weight of the first, from 0 to 1; the second has 1 - share. A model of weight 0 is never run.
 
     Attributes:
-        hidden: uint8 (B, D), the bytes of what both models need to know of each prompt.
-        count: Branch tokens that have been run for each prompt.
+        hidden: uint8 (B, D), bytes of both models' states of each prompt.
+        count: Number of branch tokens run for each prompt.
     """
 
     def __init__(self, first: Branches, second: Branches, share: float):
@@ -236,31 +236,31 @@ class MixedBranches:
     ) -> torch.Tensor:
         """Weighted sums of log-probabilities of candidate tokens; see `Branches.scores`.
 
-        Each model's own are by `normaliser` and `temperature`; their sum is not normalised again.
+        Each model applies `normaliser` and `temperature`; the sum is not normalised again.
         """
         total = torch.zeros(tokens.shape, device=tokens.device)
         states = hidden.split([part.hidden.shape[-1] * part.hidden.dtype.itemsize for part, _ in self.parts], -1)
         for (part, weight), state in zip(self.parts, states, strict=True):
-            known = state.clone(memory_format=torch.contiguous_format).view(part.hidden.dtype)
-            total = total + weight * part.scores(known, tokens, present, normaliser, temperature)
+            model_state = state.clone(memory_format=torch.contiguous_format).view(part.hidden.dtype)
+            total = total + weight * part.scores(model_state, tokens, present, normaliser, temperature)
         return total
 
 
 def _pack(states: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tensors (..., D) of any types as the bytes of all, uint8."""
+    """Concatenate the bytes of tensors (..., D) of any dtypes: uint8."""
     return torch.cat([state.contiguous().view(torch.uint8) for state in states], -1)
 
 
 class Mixture(OpensBranches):
-    """Two models that are searched as one.
+    """Searchable mixture of two models.
 
     Args:
-        first: The model whose vocabulary prompts and tries have.
+        first: The model that defines the vocabulary of prompts and tries.
         second: A model with the same tokens.
-        share: The first one's weight, from 0 to 1. At 1 the second is never opened, at 0 the first.
+        share: Weight of the first, from 0 to 1. A model of weight 0 is never run.
 
     Raises:
-        ConfigError: If the weight is out of range, or a backbone is of a kind that is not scored right here.
+        ConfigError: If the weight is out of range, or the architecture of a backbone is not supported.
     """
 
     def __init__(self, first: SearchModel, second: SearchModel, share: float):
@@ -287,25 +287,25 @@ class Mixture(OpensBranches):
         return MixedBranches(opened[0], opened[1], self.share) if len(opened) > 1 else opened[0]
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
-        """Weighted sums of log-probabilities of all SIDs, float32 (B, S); None unless both models have them at once."""
+        """Weighted sums of log-probabilities of all SIDs, float32 (B, S); None unless both models compute them."""
         total = torch.zeros(len(prompts), trie.n_sids, device=self.device)
         for model, weight in self.models:
-            known = model.sid_log_probs(prompts, trie) if isinstance(model, OpensBranches) else None
-            if known is None:
+            log_probs = model.sid_log_probs(prompts, trie) if isinstance(model, OpensBranches) else None
+            if log_probs is None:
                 return None
-            total = total + weight * known
+            total = total + weight * log_probs
         return total
 
 
-def rerank(found: BeamResult, log_probs: torch.Tensor, share: float) -> BeamResult:
-    """Rerank the results of one model's search by a mixture with another.
+def rerank(result: BeamResult, log_probs: torch.Tensor, share: float) -> BeamResult:
+    """Rerank the results of one model's search by a mixture with another model.
 
     Args:
-        found: Lists of the first model, B rows; their scores count `share`.
-        log_probs: float32 (B, S), what the second model holds of all SIDs.
-        share: From 0 to 1.
+        result: Lists of the first model, B rows.
+        log_probs: float32 (B, S), log-probabilities of all SIDs by the second model.
+        share: Weight of the first model's scores, from 0 to 1.
     """
-    second = log_probs.gather(1, found.sids.clamp(min=0))
-    scores = torch.where(found.sids < 0, -torch.inf, share * found.scores + (1 - share) * second)
+    second = log_probs.gather(1, result.sids.clamp(min=0))
+    scores = torch.where(result.sids < 0, -torch.inf, share * result.scores + (1 - share) * second)
     order = scores.argsort(dim=1, descending=True, stable=True)
-    return BeamResult(found.sids.gather(1, order), scores.gather(1, order))
+    return BeamResult(result.sids.gather(1, order), scores.gather(1, order))

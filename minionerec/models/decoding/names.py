@@ -1,4 +1,4 @@
-"""Names of searches and scores in settings; light to import, so that `--help` answers at once."""
+"""Names of searches and scores in settings, in a module that is quick to import for `--help`."""
 
 from minionerec.core.errors import ConfigError
 

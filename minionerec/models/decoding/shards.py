@@ -37,32 +37,32 @@ def decode_in_shards(
     description: str = "recommending",
     clock: Clock = NO_CLOCK,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode prompts, each process its share, and merge all shards.
+    """Decode prompts, distributed over the processes of a launch, and merge all shards.
 
     Args:
-        folder: Folder of the unfinished run with the same settings and inputs. Its finished shards are kept unless they
+        folder: Folder of the unfinished run with the same settings and inputs. Finished shards are reused unless they
             are from another device type or other library versions.
         prompts: R token id lists, without duplicates.
         k: List length, K.
         batch_size: Returns the prompts per batch, called in the first process of a new run.
-        decode: Ranks SIDs for the prompts at some positions.
+        decode: Function that ranks SIDs for the prompts at given positions.
         device: The device of decoding.
         description: Label of the progress bar, which counts this process's prompts.
-        clock: Gets the number of finished shards: at first of all processes, then with this one's.
+        clock: Receiver of the number of finished shards.
 
     Returns:
         SID numbers int64 (R, K) and scores float32 (R, K), in prompt order; the same in every process.
     """
-    kept = _open_folder(folder, device, batch_size) if is_main_process() else 0
-    clock.reached(kept)
+    reused = _open_folder(folder, device, batch_size) if is_main_process() else 0
+    clock.reached(reused)
     wait_for_everyone()
     batches = length_batches(prompts, read_json(folder / BATCHES_FILE)["batch_size"])
     shards = [list(part) for part in np.array_split(np.arange(len(batches)), min(len(batches), MOST_SHARDS))]
     mine = range(process_rank(), len(shards), world_size())
     todo = [number for number in mine if not _shard(folder, number).is_file()]
-    mine_left = {number: shards[number] for number in todo}
-    for written in _decode_shards(folder, k, batches, mine_left, decode, description):
-        clock.reached(kept + written)
+    pending = {number: shards[number] for number in todo}
+    for written in _decode_shards(folder, k, batches, pending, decode, description):
+        clock.reached(reused + written)
     wait_for_everyone()
     all_sids = np.empty((len(prompts), k), dtype=np.int64)
     all_scores = np.empty((len(prompts), k), dtype=np.float32)
@@ -81,19 +81,19 @@ def _decode_shards(
     decode: Decode,
     description: str,
 ) -> Iterator[int]:
-    """Decode this process's shards one after another, write each when its last batch is done, and count them."""
+    """Decode this process's shards, write each when its last batch is done, and yield the number written."""
     mine = [batches[batch] for members in shards.values() for batch in members]
     numbers = list(shards)
     ends = np.cumsum([sum(len(batches[batch]) for batch in members) for members in shards.values()])
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    lists: list[tuple[np.ndarray, np.ndarray]] = []
     done, written, start = 0, 0, time.perf_counter()
     for part, (sids, scores) in fitting_parts(decode, progress(mine, description, unit="prompts", size=len)):
-        found.append((padded_lists(sids, k, -1), padded_lists(scores, k, -np.inf)))
+        lists.append((padded_lists(sids, k, -1), padded_lists(scores, k, -np.inf)))
         done += len(part)
         if done == ends[written]:
             shard = _shard(folder, numbers[written])
-            _write_shard(shard, *(np.concatenate(lists) for lists in zip(*found, strict=True)))
-            found = []
+            _write_shard(shard, *(np.concatenate(lists) for lists in zip(*lists, strict=True)))
+            lists = []
             written += 1
             yield written
     if done:
@@ -103,29 +103,27 @@ def _decode_shards(
 
 def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], int]) -> int:
     """Keep reusable shards, record the batch size, and return the number of kept shards."""
-    made_by = {"device": device.type, "versions": package_versions()}
+    environment = {"device": device.type, "versions": package_versions()}
     try:
-        before = read_json(folder / BATCHES_FILE) if (folder / BATCHES_FILE).is_file() else None
+        earlier = read_json(folder / BATCHES_FILE) if (folder / BATCHES_FILE).is_file() else None
     except ArtefactError:
-        before = None
+        earlier = None
     shards = sorted(folder.glob("shard-*.safetensors"))
-    if before is not None and {**before, "batch_size": None} == {**made_by, "batch_size": None}:
-        kept = sum(_is_whole(file) for file in shards)
-        if kept:
-            logger.info("Resuming from %d finished shard(s) in %s.", kept, folder)
-        return kept
+    if earlier is not None and {**earlier, "batch_size": None} == {**environment, "batch_size": None}:
+        reused = sum(_is_whole(file) for file in shards)
+        if reused:
+            logger.info("Resuming from %d finished shard(s) in %s.", reused, folder)
+        return reused
     if shards:
-        logger.info(
-            "%s has shards that are not known to be of this device and these library versions; starting again.", folder
-        )
+        logger.info("%s has shards of another device or other library versions; starting again.", folder)
     for file in shards:
         file.unlink()
-    write_json(folder / BATCHES_FILE, {**made_by, "batch_size": batch_size()})
+    write_json(folder / BATCHES_FILE, {**environment, "batch_size": batch_size()})
     return 0
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether a shard can be read; one that cannot is removed."""
+    """Whether a shard can be read; an unreadable shard is removed."""
     try:
         load_file(file)
     except (OSError, SafetensorError):

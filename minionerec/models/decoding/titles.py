@@ -1,7 +1,7 @@
-"""A catalogue's titles as the leaves of a trie, for search by a model of titles.
+"""Trie of a catalogue's titles, for search by a model that generates titles.
 
-Items of one title share a leaf, as items of one SID do; so every figure of such a model has two readings, by title and
-by item. A leaf ends with the tokens that end a completion, so that a title that begins another one can be reached.
+Items with equal titles share a leaf, as items with equal SIDs do, so metrics of such a model have two readings, by
+title and by item. A leaf includes the end tokens of a completion, so that a title may be a prefix of another.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from minionerec.models.prompts.wording import NEXT_TITLE
 
 @dataclass(frozen=True)
 class Titles:
-    """Distinct titles and their items; of groups of items, what `SidTable` says of theirs.
+    """Distinct titles and their items, with the attributes of `SidTable` that evaluation reads.
 
     Attributes:
-        trie: The distinct titles in the tokens of one tokenizer.
-        sid_numbers: int64 (N,), the leaf of each item.
-        sids: N texts, what the group of each item is called: the title itself.
+        trie: Trie of the distinct titles in the tokens of one tokenizer.
+        sid_numbers: int64 (N,), leaf of each item.
+        sids: N titles, one per item.
     """
 
     unit: ClassVar[str] = "title"
@@ -36,7 +36,7 @@ class Titles:
 
     @classmethod
     def build(cls, tokens: Sequence[Sequence[int]], titles: Sequence[str]) -> "Titles":
-        """The trie of tokenised titles.
+        """Build the trie of tokenised titles.
 
         Args:
             tokens: Token ids of each item's title, N lists, none empty; equal lists share a leaf.
@@ -51,10 +51,10 @@ class Titles:
         words, positions = np.unique(np.concatenate([np.asarray(ids) for ids in tokens]), return_inverse=True)
         codes = np.full((len(lengths), int(lengths.max())), -1, dtype=np.int64)
         codes[np.arange(codes.shape[1]) < lengths[:, None]] = positions
-        rows, first, groups = np.unique(codes, axis=0, return_index=True, return_inverse=True)
-        called = [titles[item] if titles[item].strip() else f"(no title: {titles[item]!r})" for item in first]
+        distinct, first, groups = np.unique(codes, axis=0, return_index=True, return_inverse=True)
+        names = [titles[item] if titles[item].strip() else f"(no title: {titles[item]!r})" for item in first]
         groups = groups.reshape(-1).astype(np.int64)
-        return cls(Trie.build(rows, np.tile(words, (codes.shape[1], 1))), groups, [called[leaf] for leaf in groups])
+        return cls(Trie.build(distinct, np.tile(words, (codes.shape[1], 1))), groups, [names[leaf] for leaf in groups])
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder) -> "Titles":

@@ -13,18 +13,18 @@ from minionerec.core.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Trie:
-    """All SIDs of a catalogue; node 0 is the root, nodes are numbered level by level, siblings side by side.
+    """Trie of all SIDs of a catalogue; nodes are numbered level by level from the root, siblings consecutively.
 
-    Twelve bytes a node: ten million items of three levels take about 120 MB.
+    A node takes twelve bytes: ten million items of three levels take about 120 MB.
 
     Attributes:
         first_child: int32 (M + 1,); the children of node n are the nodes first_child[n] to first_child[n + 1] - 1.
         code: int32 (M,), code of each node, local to its level; -1 at the root.
-        sid: int32 (M,), number of the SID that ends at the node, -1 where none does.
-        code_tokens: int64 (L, C), vocabulary id of each code of each level, -1 where there is none.
+        sid: int32 (M,), number of the SID that ends at the node, -1 for none.
+        code_tokens: int64 (L, C), vocabulary id of each code of each level, -1 for none.
         level_start: L + 2 numbers: the nodes of depth d are level_start[d] to level_start[d + 1] - 1.
         n_sids: Number of distinct SIDs.
-        levels: Most codes that an SID has, L.
+        levels: Number of codes of the longest SID, L.
     """
 
     first_child: torch.Tensor
@@ -63,7 +63,7 @@ class Trie:
         code_tokens = np.full((levels, token_ids.shape[1]), -1, dtype=np.int64)
         code_tokens[: len(token_ids)] = token_ids[:levels]
         deepest = np.zeros(n, dtype=np.int32)  # deepest node so far on each SID's path
-        changed = np.zeros(n, dtype=bool)  # whether an SID's path so far differs from that of the SID before it
+        changed = np.zeros(n, dtype=bool)  # whether an SID's path so far differs from that of the preceding SID
         changed[0] = True
         level_codes, child_counts, level_start = [np.array([-1], np.int32)], [], [0, 1]
         for level, column in enumerate(columns):
@@ -114,9 +114,9 @@ class Trie:
 
     @cached_property
     def widths(self) -> list[int]:
-        """Most children that a node of each depth has, at least 1: L + 1 numbers, the root's first."""
+        """Maximum number of children of a node of each depth, at least 1: L + 1 numbers, from the root."""
         counts = self.first_child.diff().split(np.diff(self.level_start).tolist())
-        return torch.stack([own.max() for own in counts]).clamp(min=1).tolist()
+        return torch.stack([level_counts.max() for level_counts in counts]).clamp(min=1).tolist()
 
     @cached_property
     def even(self) -> bool:
@@ -125,7 +125,7 @@ class Trie:
 
     @cached_property
     def mixed_ends(self) -> bool:
-        """Whether an SID is the beginning of another one."""
+        """Whether an SID is a prefix of another one."""
         return bool(((self.sid >= 0) & (self.first_child[1:] > self.first_child[:-1])).any())
 
     def check_vocabulary(self, size: int) -> None:
@@ -141,7 +141,7 @@ class Trie:
             )
 
     def to(self, device: torch.device | str) -> "Trie":
-        """The same trie on a device, copied there once."""
+        """The same trie on a device; copies are cached."""
         if self.code.device == torch.device(device):
             return self
         if str(device) not in self._copies:
@@ -163,12 +163,12 @@ class Trie:
         """Children of a batch of nodes.
 
         Args:
-            nodes: int64 (...), node numbers; -1 is no node.
-            width: W, at least the largest number of children in the batch; that number, for which a GPU has to be
-                waited for, or 1 if it is 0.
+            nodes: int64 (...), node numbers; -1 for none.
+            width: W, at least the largest number of children in the batch. If 0, that number is computed, which needs
+                a GPU sync.
 
         Returns:
-            Node numbers int64 (..., W) and which of them exist, bool (..., W). Entries without a child hold 0.
+            Node numbers, int64 (..., W), 0 for entries without a child; and bool (..., W), False for these entries.
         """
         safe = nodes.clamp(min=0)
         first = self.first_child[safe]
@@ -183,10 +183,10 @@ class Trie:
 
         Args:
             nodes: int64 (...), node numbers, none negative.
-            depth: The depth of all of them (the root, as a filler, may be among them); found node by node if None.
+            depth: Depth of all nodes, except for the root as a filler; looked up for each node if None.
 
         Returns:
-            int64 (...); 0 or another id of the vocabulary for fillers, -1 for the root where `depth` is None.
+            int64 (...); an arbitrary id for the root if `depth` is given, else -1.
         """
         code = self.code[nodes].long()
         if depth is not None:
@@ -197,7 +197,7 @@ class Trie:
 
     @cached_property
     def parent(self) -> torch.Tensor:
-        """The node above each node, the root's being itself: int64 (M,)."""
+        """Parent of each node, that of the root being the root: int64 (M,)."""
         nodes = torch.arange(len(self.code), device=self.code.device)
         return torch.cat([nodes[:1], nodes.repeat_interleave(self.first_child.diff().long())])
 
@@ -210,24 +210,24 @@ class Trie:
     @cached_property
     def paths(self) -> torch.Tensor:
         """Nodes from the root to the end of each SID: int64 (n_sids, L + 1), -1 after the end of shorter ones."""
-        node, rows = self.node_of_sid, torch.arange(self.n_sids, device=self.code.device)
-        found = torch.full((self.n_sids, self.levels + 1), -1, device=self.code.device)
+        node, sids = self.node_of_sid, torch.arange(self.n_sids, device=self.code.device)
+        paths = torch.full((self.n_sids, self.levels + 1), -1, device=self.code.device)
         for _ in range(self.levels + 1):
-            found[rows, self.depth[node].long()] = node
+            paths[sids, self.depth[node].long()] = node
             node = self.parent[node]
-        return found
+        return paths
 
     @cached_property
     def below(self) -> torch.Tensor:
-        """Codes between each node and the deepest end below it: int64 (M,)."""
-        found = torch.zeros(len(self.code), dtype=torch.long, device=self.code.device)
+        """Number of codes between each node and the deepest leaf below it: int64 (M,)."""
+        depths = torch.zeros(len(self.code), dtype=torch.long, device=self.code.device)
         for begin, end in reversed(list(pairwise(self.level_start[1:]))):
-            found.scatter_reduce_(0, self.parent[begin:end], found[begin:end] + 1, "amax")
-        return found
+            depths.scatter_reduce_(0, self.parent[begin:end], depths[begin:end] + 1, "amax")
+        return depths
 
     @cached_property
     def single(self) -> torch.Tensor:
-        """Nodes at or below which one SID ends, so that every code after them is forced: bool (M,)."""
+        """Whether exactly one SID ends at or below a node, so that all further codes are forced: bool (M,)."""
         ends = (self.sid >= 0).long()
         for begin, end in reversed(list(pairwise(self.level_start[1:]))):
             ends.index_add_(0, self.parent[begin:end], ends[begin:end].clone())
@@ -235,7 +235,7 @@ class Trie:
 
     @cached_property
     def _edges(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each node's parent and own token as one ascending number, and the nodes in that order; int64 (M - 1,)."""
+        """Sorted keys of parent and token of each node, and the nodes in that order; int64 (M - 1,)."""
         keys, order = (self.parent[1:] * (self.max_token + 1) + self.token[1:]).sort()
         return keys, order + 1
 
@@ -247,7 +247,7 @@ class Trie:
             tokens: int64 (...), vocabulary ids, any number.
 
         Returns:
-            int64 (...), -1 where the node has no such child.
+            int64 (...), -1 if the node has no such child.
 
         Example:
             >>> trie = Trie.build(np.array([[0, 1], [2, 0]]), np.array([[5, 6, 7], [8, 9, 10]]))
@@ -255,27 +255,27 @@ class Trie:
             [2, -1, 3, -1]
         """
         keys, order = self._edges
-        known = (tokens >= 0) & (tokens <= self.max_token)
-        wanted = nodes * (self.max_token + 1) + tokens
-        position = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
-        return torch.where(known & (keys[position] == wanted), order[position], -1)
+        in_range = (tokens >= 0) & (tokens <= self.max_token)
+        queries = nodes * (self.max_token + 1) + tokens
+        position = torch.searchsorted(keys, queries).clamp(max=len(keys) - 1)
+        return torch.where(in_range & (keys[position] == queries), order[position], -1)
 
     def codes(self) -> np.ndarray:
         """Codes of every SID: int32 (n_sids, L), -1 filling the end of shorter ones, in the order of SID numbers."""
         parent, code = self.parent.cpu().numpy(), self.code.cpu().numpy()
         node = self.node_of_sid.cpu().numpy()
-        found = np.full((self.n_sids, self.levels), -1, dtype=np.int32)
+        codes = np.full((self.n_sids, self.levels), -1, dtype=np.int32)
         for level in reversed(range(self.levels)):
             here = node >= self.level_start[level + 1]  # as deep as this level
-            found[here, level] = code[node[here]]
+            codes[here, level] = code[node[here]]
             node = np.where(here, parent[node], node)
-        return found
+        return codes
 
     def with_tail(self, tail: Sequence[int]) -> "Trie":
-        """The trie of the same SIDs, each followed by the same fixed tokens (a newline, an end token).
+        """The trie of the same SIDs, each followed by fixed tokens (a newline, an end token).
 
-        Decoding over it scores those tokens as stock `generate` does when a completion continues after the SID. Without
-        it they are never run through the model. SIDs keep their numbers; codes are moved up by `len(tail)`.
+        Decoding over it also scores those tokens, as stock `generate` does if a completion continues after the SID.
+        SIDs keep their numbers; codes are increased by `len(tail)`.
 
         Args:
             tail: Vocabulary ids that follow every SID.
@@ -288,18 +288,15 @@ class Trie:
         lengths = (codes >= 0).sum(1)
         for position in range(size):
             longer[np.arange(len(codes)), lengths + position] = position
-        own = self.code_tokens.cpu().numpy()
-        token_ids = np.full((self.levels + size, own.shape[1] + size), -1, dtype=np.int64)
+        code_tokens = self.code_tokens.cpu().numpy()
+        token_ids = np.full((self.levels + size, code_tokens.shape[1] + size), -1, dtype=np.int64)
         token_ids[:, :size] = np.asarray(tail)
-        token_ids[: self.levels, size:] = own
+        token_ids[: self.levels, size:] = code_tokens
         return Trie.build(longer, token_ids).to(self.code.device)
 
 
-# A trie is made from a code table by sorting: no node is ever an object.
-
-
 def _check_tokens(codes: np.ndarray, tokens: np.ndarray, level: int) -> None:
-    """Raise where a code of one level has no vocabulary id."""
+    """Raise an error if a code of a level has no vocabulary id."""
     known = np.zeros(max(len(tokens), int(codes.max()) + 1), dtype=bool)
     known[: len(tokens)] = tokens >= 0
     missing = ~known[codes]
@@ -308,10 +305,9 @@ def _check_tokens(codes: np.ndarray, tokens: np.ndarray, level: int) -> None:
 
 
 def _sorted_distinct(codes: np.ndarray) -> list[np.ndarray]:
-    """The distinct rows in lexicographic order, as one int32 array a level; levels that no row reaches are left out.
+    """The distinct rows in lexicographic order, as one int32 array per level, without empty levels.
 
-    Rows are packed into as few 63-bit words as hold them and the words are sorted: for one word that is a plain sort
-    of integers.
+    Rows are packed into as few 63-bit words as possible, which are sorted.
     """
     levels = codes.shape[1]
     if codes.min() < 0:

@@ -5,11 +5,10 @@ Distributions", 1986; a product of experts as in Hinton, 2002):
 
     log p(i) = sum over k of w_k(h) f_k(i, h) + a constant,    w(h) = x(h) W
 
-f_0 is the model's log-probability, the others are logarithms of what was counted, or say how alike items are; x(h) are
-a few numbers that describe the history h. Of an item that was no target in training, here called unsold, the model and
-the counts know nothing: it has the mean probability, transitions and popularity of the items most like it, its
-neighbours. W is no part of the training of the model, where it would learn to be relied on: it is fitted on held-out
-examples. Until then, and where they do not gain, W leaves the model's probabilities as they are.
+f_0 is the model's log-probability, the others are logarithms of counts, or similarities of items; x(h) are features of
+the history h. An item that was no target in training is called unsold. Since the model and the counts have no data on
+it, it gets the mean probability, transitions and popularity of its most similar items, its neighbours. W is fitted on
+held-out examples after the training of the model. Before that, and if it brings no gain, W selects the model alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,12 +39,12 @@ EXPERTS = (
     "unsold",
     "unsold and seen",
 )
-"""Pooled: the model; of unsold items how much likelier their neighbours are; transition counts, and how much likelier
-an item is by those in which nearly only the newest item counts; popularity with a half-life of 10 and of 1 % of the
-training targets; how often an item of the history is chosen again, that it is in the history, and how long ago; how
-alike an item is to one of the history, and the same of unsold items alone; how alike its text is to those of the
-history, newer ones counting more, and the same of unsold and of rare items alone; how rare an item is; that it is
-unsold and not in the history, or is in it."""
+"""The experts, in order: the model; log-ratio of the neighbours' to an unsold item's probability; transition counts,
+and their log-ratio to counts with a steeper decay; popularity with a half-life of 10 % and of 1 % of the training
+targets; repeat rate of an item of the history, whether it is in the history, and its decayed distance; similarity to
+the most similar item of the history, and the same for unsold items; decayed sum of similarities of texts to the
+history, and the same for unsold and for rare items; rarity of an item; whether it is unsold and not in the history, or
+unsold and in it."""
 FEATURES = (
     "bias",
     "log length",
@@ -61,11 +60,11 @@ FEATURES = (
 """Features of a history: x."""
 ITEM_FEATURES = 4
 DECAYS = (0.8, 0.3)
-"""Weight of each further step back in either transition counts, in counting and in scoring."""
+"""Decay per step of distance of the two transition counts, in counting and in scoring."""
 REACH = 10
-"""Items back that transitions are counted and looked up."""
+"""Largest distance, in items, of transitions."""
 TEXT_DECAY = 0.6
-"""Weight of each further step back in the sum of similarities of texts."""
+"""Decay per step of distance in the sum of similarities of texts."""
 NO_TRANSITION, NO_SALE, NO_NEIGHBOUR, NO_TEXT = 1e-3, 0.2, 1e-5, 0.02
 """Added to shares of transitions, counts of targets, probabilities of neighbours and similarities of texts, so that
 zeros have a logarithm."""
@@ -78,14 +77,14 @@ def mean_of_neighbours(
     neighbours: torch.Tensor,
     similarities: torch.Tensor,
 ) -> torch.Tensor:
-    """Values of items, those of unsold ones replaced by the mean of their sold neighbours; 0 without such a neighbour.
+    """Replace values of unsold items by the weighted mean over their sold neighbours, 0 without such a neighbour.
 
     Args:
         values: float (P, N).
         unsold: bool (N,).
-        offsets: int64 (N + 1,): where the neighbours of each item begin.
-        neighbours: int (M,), the items that are like each item.
-        similarities: float32 (M,), their weights.
+        offsets: int64 (N + 1,), start of each item's neighbours.
+        neighbours: int (M,), neighbours of all items.
+        similarities: float32 (M,), weights of the neighbours.
 
     Returns:
         (P, N), of the dtype of `values`.
@@ -104,12 +103,12 @@ def mean_of_neighbours(
 
 
 def item_features(sales: np.ndarray, recent: np.ndarray, newest: np.ndarray) -> np.ndarray:
-    """Features of items: how often each was a target, at all, recently and very recently.
+    """Features of items from the number of times each was a target.
 
     Args:
-        sales: float (N,), targets that count 1 each.
-        recent: float (N,), targets that count less the older they are.
-        newest: float (N,), targets that count less still.
+        sales: float (N,), number of targets.
+        recent: float (N,), decayed number of targets.
+        newest: float (N,), number of targets with a faster decay.
 
     Returns:
         float32 (N, 4).
@@ -119,18 +118,18 @@ def item_features(sales: np.ndarray, recent: np.ndarray, newest: np.ndarray) -> 
 
 
 class Experts(nn.Module):
-    """Pools a model's log-probabilities with those of counts; see the module.
+    """Log-linear pool of a model's log-probabilities and experts; see the module.
 
     Args:
         num_items: Number of items, N.
-        num_transitions: Pairs of items with stored counts of transitions.
-        num_neighbours: Stored similarities of items.
+        num_transitions: Number of pairs of items with transition counts.
+        num_neighbours: Number of stored similarities of items.
 
     Attributes:
         weights: float32 (features, experts), W.
-        least: float32 (features,), the smallest value of each feature among the examples that W was fitted on; smaller
-            ones count as much.
-        most: float32 (features,), likewise the largest.
+        least: float32 (features,), minimum of each feature among the examples that W was fitted on, to which features
+            are clamped.
+        most: float32 (features,), maximum of each feature, likewise.
     """
 
     offsets: torch.Tensor
@@ -173,50 +172,47 @@ class Experts(nn.Module):
         items: np.ndarray,
         neighbours: Sequence[csr_array],
     ) -> "Experts":
-        """The module of counts of the training targets, which leaves the model's probabilities as they are.
+        """Create experts from counts of the training targets, with weights that select the model alone.
 
         Args:
-            transitions: (N, N) each, counts between items, newer ones counting more, of the same pairs: one for each of
-                `DECAYS`.
-            popularity: float32 (2, N), how often each item was a target, newer targets counting more: by either
-                half-life; of unsold items the mean of their neighbours.
-            repeats: float32 (N,), logarithm of how often an item is chosen again when it is in the history, against
-                all.
-            items: float32 (N, 4), the `FEATURES` of items: the logarithm of their sales, of the share of recent and
-                of very recent ones among them, and 1 for those that were never sold.
-            neighbours: (N, N) each, similarities of the items most like each item, of the same pairs: those by all that
-                is known of them, and those by text alone.
+            transitions: (N, N) each, decayed counts between items of the same pairs, one for each of `DECAYS`.
+            popularity: float32 (2, N), decayed number of times that each item was a target, for both half-lives; for
+                unsold items the mean of their neighbours.
+            repeats: float32 (N,), logarithm of the repeat rate of an item in the history, relative to all items.
+            items: float32 (N, 4), result of `item_features`.
+            neighbours: (N, N) each, similarities of the most similar items of each item, of the same pairs: by all
+                data, and by text alone.
         """
-        found = cls(len(repeats), transitions[0].nnz, neighbours[0].nnz)
-        for own, given in (
-            (found.offsets, transitions[0].indptr),
-            (found.followers, transitions[0].indices),
-            (found.counts, np.stack([each.data for each in transitions])),
-            (found.popularity, popularity),
-            (found.repeats, repeats),
-            (found.items, items),
-            (found.text_offsets, neighbours[0].indptr),
-            (found.neighbours, neighbours[0].indices),
-            (found.similarities, np.stack([each.data for each in neighbours])),
+        experts = cls(len(repeats), transitions[0].nnz, neighbours[0].nnz)
+        for buffer, values in (
+            (experts.offsets, transitions[0].indptr),
+            (experts.followers, transitions[0].indices),
+            (experts.counts, np.stack([table.data for table in transitions])),
+            (experts.popularity, popularity),
+            (experts.repeats, repeats),
+            (experts.items, items),
+            (experts.text_offsets, neighbours[0].indptr),
+            (experts.neighbours, neighbours[0].indices),
+            (experts.similarities, np.stack([table.data for table in neighbours])),
         ):
-            own.copy_(torch.from_numpy(given))
-        owner = torch.arange(len(repeats)).repeat_interleave(found.offsets.diff())
-        totals = torch.zeros_like(found.rarity).index_add(1, owner, found.counts)
-        found.rarity.copy_((totals + 1).rsqrt())
-        return found
+            buffer.copy_(torch.from_numpy(values))
+        owner = torch.arange(len(repeats)).repeat_interleave(experts.offsets.diff())
+        totals = torch.zeros_like(experts.rarity).index_add(1, owner, experts.counts)
+        experts.rarity.copy_((totals + 1).rsqrt())
+        return experts
 
     def turn_off(self) -> None:
-        """Leave the model's probabilities as they are."""
+        """Set weights that select the model alone."""
         self.weights.zero_()
         self.weights[0, 0] = 1
 
     @property
     def are_off(self) -> bool:
-        """Whether the model's probabilities are left as they are."""
+        """Whether the weights select the model alone."""
         return float(self.weights[0, 0]) == 1 and int(self.weights.count_nonzero()) == 1
 
     def flaw(self) -> str | None:
-        """The error in counts that were read from a file; None if there is none."""
+        """Describe the first inconsistency of loaded counts; None if there is none."""
         for what, offsets, others in (
             ("counts", self.offsets, self.followers),
             ("similarities", self.text_offsets, self.neighbours),
@@ -234,8 +230,8 @@ class Experts(nn.Module):
 
         Args:
             histories: int64 (B, T), items from 1, 0 is padding.
-            row: int64 (P,), the history of each position.
-            slot: int64 (P,), its column: the newest item that is read.
+            row: int64 (P,), row of each position in `histories`.
+            slot: int64 (P,), column of each position: the newest item that is read.
             contexts: int64 (P,), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
         """
         items = self._seen(histories, row, slot)
@@ -260,42 +256,42 @@ class Experts(nn.Module):
         slot: torch.Tensor,
         older: torch.Tensor | None = None,
     ) -> Iterator[torch.Tensor]:
-        """Each expert's values for all items, f_k: float32 (P, N), in the order of `EXPERTS`.
+        """Iterate over the experts' values for all items, f_k: float32 (P, N), in the order of `EXPERTS`.
 
         Args:
             log_probs: float32 (P, N), of the model.
             histories: See `features`.
             row: See `features`.
             slot: See `features`.
-            older: int64 (B, O), what was seen before each history, of which only that it was seen, and how long ago,
-                counts: items from 1, oldest first, padded with 0 on the left; nothing if None.
+            older: int64 (B, O), items before each history, which count only as seen and by their distance: items from
+                1, oldest first, padded with 0 on the left; none if None.
         """
         items = self._seen(histories, row, slot)
         past = items if older is None else torch.cat([older[row], items], 1)
         back = slot[:, None] - torch.arange(items.shape[1] - past.shape[1], items.shape[1], device=items.device)
         seen = self._spread(past, torch.ones_like(past, dtype=log_probs.dtype), log_probs)
-        unsold, known = self.items[:, 3].to(log_probs.dtype), 1 - seen
+        unsold, unseen = self.items[:, 3].to(log_probs.dtype), 1 - seen
         yield log_probs
-        own = torch.cat([log_probs.exp(), *self._transitions(items, slot, log_probs)])
-        alike = self.text_offsets, self.neighbours, self.similarities[0]
-        chances, *shares = mean_of_neighbours(own, self.items[:, 3] > 0, *alike).split(len(log_probs))
+        values = torch.cat([log_probs.exp(), *self._transitions(items, slot, log_probs)])
+        similarity_table = self.text_offsets, self.neighbours, self.similarities[0]
+        chances, *shares = mean_of_neighbours(values, self.items[:, 3] > 0, *similarity_table).split(len(log_probs))
         yield torch.where(unsold > 0, torch.log(chances + NO_NEIGHBOUR) - log_probs, 0)
-        several, following = (torch.log(share * known + NO_TRANSITION) for share in shares)
+        several, following = (torch.log(share * unseen + NO_TRANSITION) for share in shares)
         yield several
         yield following - several
         for popularity in self.popularity:
-            yield torch.log(popularity * known + NO_SALE)
+            yield torch.log(popularity * unseen + NO_SALE)
         yield self.repeats * seen
         yield seen
         yield self._spread(past, (DECAYS[0] ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
-        by_all, by_text = (likeness * known for likeness in self._likenesses(items, slot, log_probs))
+        by_all, by_text = (likeness * unseen for likeness in self._likenesses(items, slot, log_probs))
         for likeness in (by_all, by_text):
             yield likeness
             yield likeness * unsold
         rare = (1 - unsold) / self.items[:, 0].to(log_probs.dtype).exp()  # 1 / (1 + times sold)
         yield by_text * rare
-        yield known * rare
-        yield unsold * known
+        yield unseen * rare
+        yield unsold * unseen
         yield unsold * seen
 
     def forward(
@@ -322,12 +318,12 @@ class Experts(nn.Module):
         """
         if self.are_off:
             return log_probs
-        described = self.features(histories, row, slot, contexts)
-        weights = described.clamp(self.least, self.most) @ self.weights
-        found = torch.zeros_like(log_probs)
+        features = self.features(histories, row, slot, contexts)
+        weights = features.clamp(self.least, self.most) @ self.weights
+        pooled = torch.zeros_like(log_probs)
         for position, term in enumerate(self.terms(log_probs, histories, row, slot, older)):
-            found += weights[:, position, None] * term
-        return found.log_softmax(-1)
+            pooled += weights[:, position, None] * term
+        return pooled.log_softmax(-1)
 
     @staticmethod
     def _seen(histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
@@ -336,24 +332,24 @@ class Experts(nn.Module):
 
     @staticmethod
     def _spread(items: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Values of items (P, T) as rows of all items, of an item's several the largest, zero elsewhere: (P, N)."""
-        found = torch.zeros(len(like), like.shape[1] + 1, dtype=like.dtype, device=like.device)
-        return found.scatter_reduce_(1, items, values, "amax")[:, 1:]
+        """Scatter values of items (P, T) to all items, with the maximum of repeats and 0 elsewhere: (P, N)."""
+        scattered = torch.zeros(len(like), like.shape[1] + 1, dtype=like.dtype, device=like.device)
+        return scattered.scatter_reduce_(1, items, values, "amax")[:, 1:]
 
     def _likenesses(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> Iterator[torch.Tensor]:
-        """How alike each item is to those of the history: float32 (P, N) each.
+        """Similarities of each item to those of the history: two float32 (P, N).
 
-        Its similarity to the most similar one; and log(1 + s / `NO_TEXT`) of the sum s of its similarities by text,
-        each step back counting `TEXT_DECAY` of the one before.
+        The first is the similarity to the most similar item of the history, the second log(1 + s / `NO_TEXT`) of the
+        sum s of similarities of texts with weights `TEXT_DECAY` to the power of the distance.
         """
         position, column = (items > 0).nonzero(as_tuple=True)
         owner, index = rows_of(self.text_offsets, items[position, column] - 1)
-        where = position[owner] * like.shape[1] + self.neighbours[index].long()
+        cell = position[owner] * like.shape[1] + self.neighbours[index].long()
         by_all, by_text = self.similarities[:, index].to(like.dtype)
-        found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
-        yield found.scatter_reduce(0, where, by_all, "amax").view_as(like)
+        zeros = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
+        yield zeros.scatter_reduce(0, cell, by_all, "amax").view_as(like)
         weight = TEXT_DECAY ** (slot[position] - column).to(like.dtype)
-        yield torch.log1p(found.index_add(0, where, by_text * weight[owner]) / NO_TEXT).view_as(like)
+        yield torch.log1p(zeros.index_add(0, cell, by_text * weight[owner]) / NO_TEXT).view_as(like)
 
     def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> Iterator[torch.Tensor]:
         """Shares of items that followed the newest ones in training, by each of `DECAYS`: float32 (P, N)."""
@@ -361,9 +357,9 @@ class Experts(nn.Module):
         position, column = ((items > 0) & (back >= 0) & (back < REACH)).nonzero(as_tuple=True)
         item, steps = items[position, column] - 1, back[position, column]
         owner, index = rows_of(self.offsets, item)
-        where = position[owner] * like.shape[1] + self.followers[index].long()
+        cell = position[owner] * like.shape[1] + self.followers[index].long()
         for decay, rarity, counts in zip(DECAYS, self.rarity, self.counts, strict=True):
             weight = decay**steps * rarity[item]
-            found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
-            found = found.index_add_(0, where, weight[owner] * counts[index]).view_as(like)
-            yield found / found.sum(1, keepdim=True).clamp(min=1e-12)
+            shares = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
+            shares = shares.index_add_(0, cell, weight[owner] * counts[index]).view_as(like)
+            yield shares / shares.sum(1, keepdim=True).clamp(min=1e-12)

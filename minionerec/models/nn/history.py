@@ -1,4 +1,4 @@
-"""Scores of the next item from the history itself, added to a model's: repeats and item transitions."""
+"""Scores of the next item from repeats and item transitions of the history, added to a model's scores."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from minionerec.models.nn.rows import ColumnSubset
 
 
 def rows_of(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices of all entries of some rows of a sparse table by rows (`scipy.sparse.csr_array`).
+    """Indices of all entries of given rows of a CSR matrix (`scipy.sparse.csr_array`).
 
     Args:
         offsets: int64 (N + 1,), `indptr` of the table.
@@ -37,26 +37,26 @@ def own_counts(
     decay: float,
     reverse: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Counts that windows themselves added, by their targets from some position on.
+    """Counts that the targets of windows, from given positions on, added to the transition counts of entries.
 
     Args:
-        histories: int64 (K, L), the window of each row; 0 is padding on the right.
-        targets: int64 (K, L), as counted; 0 or less where there is none.
-        entries: int64 (K,), the entry, from 1, whose row it is.
-        first: int64 (K,), the position after which targets count.
-        reach: As counted.
-        decay: As counted.
-        reverse: As counted.
+        histories: int64 (K, L), windows; 0 is padding on the right.
+        targets: int64 (K, L), counted targets; 0 or less for none.
+        entries: int64 (K,), an item, from 1, of each window: the row of the counts.
+        first: int64 (K,), the position of the first target that is considered.
+        reach: Largest distance of counted pairs.
+        decay: Decay per step of distance.
+        reverse: Weight of pairs in the reverse direction.
 
     Returns:
-        Twice float32 (K, L): what was added for the target after each position, which followed the entry; and for the
-        item at each position, which the entry followed.
+        Two float32 (K, L): the counts of the target after each position as a follower of the entry, and of the item at
+        each position as a follower of the entry in the reverse direction.
     """
     position = torch.arange(histories.shape[1], device=histories.device)
     back = position[None, :] - position[:, None]  # from a position to the one whose target counts
     weight = torch.where((back >= 0) & (back < reach), float(decay) ** back.clamp(min=0), 0.0)
     counts = (position >= first[:, None]) & (targets > 0)
-    with torch.autocast(histories.device.type, enabled=False):  # what rounding left over would tell the answer
+    with torch.autocast(histories.device.type, enabled=False):  # a rounding error would leak the target
         after = (histories == entries[:, None]).float() @ weight
         before = ((targets == entries[:, None]) & counts).float() @ weight.T
     return after * counts, reverse * before * (histories > 0)
@@ -64,16 +64,16 @@ def own_counts(
 
 @dataclass(frozen=True)
 class Entries:
-    """Counts that bear on the positions of a batch: E counts, which add up to C cells of positions and followers.
+    """Transition counts of the positions of a batch: E counts, summed into C cells of position and follower.
 
     Attributes:
-        back: int64 (E,), how many items before the position's own the item of the count is.
-        item: int64 (E,), that item, from 0: its index in `totals`.
+        back: int64 (E,), distance of the count's item from the position's item.
+        item: int64 (E,), item of the count, as an index in `totals`.
         count: float32 (E,).
-        cell: int64 (E,), the cell that the count belongs to.
-        position: int64 (C,), of each cell.
-        follower: int64 (C,), the item that followed: its column in the scores, from 0.
-        totals: float32 (N,), see `PairCounts`; or those of the items of the counts alone.
+        cell: int64 (E,), cell of the count.
+        position: int64 (C,), position of each cell.
+        follower: int64 (C,), follower of each cell, as a column of the scores, from 0.
+        totals: float32 (N,), see `PairCounts`; or only those of the items of the counts.
     """
 
     back: torch.Tensor
@@ -87,14 +87,14 @@ class Entries:
 
 @dataclass(frozen=True)
 class ScoredPositions:
-    """Positions of a batch of histories whose next item is predicted, and values that depend on no weight.
+    """Positions of a batch of histories whose next item is predicted, with inputs that depend on no weight.
 
     Attributes:
-        row: int64 (P,), the history of each position.
-        slot: int64 (P,), its column.
+        row: int64 (P,), row of each position in the batch.
+        slot: int64 (P,), column of each position.
         entries: Counts of the P positions; None without counts.
         contexts: int64 (P,), session context of the next item, indices into
-            `minionerec.data.contexts.SESSION_CONTEXTS`; None: unknown.
+            `minionerec.data.contexts.SESSION_CONTEXTS`; unknown if None.
     """
 
     row: torch.Tensor
@@ -104,22 +104,22 @@ class ScoredPositions:
 
     @property
     def known_contexts(self) -> torch.Tensor:
-        """The contexts, int64 (P,); unknown where none are given."""
+        """The contexts, int64 (P,); all unknown if none are given."""
         return torch.zeros_like(self.row) if self.contexts is None else self.contexts
 
 
 class PairCounts(nn.Module):
-    """How often an item followed another in training, as it was counted (`count_transitions`).
+    """Transition counts of the training examples (`count_transitions`).
 
     Args:
         num_items: Number of items, N.
-        num_transitions: Stored counts.
-        reach: Items back that pairs were counted, and are looked up.
-        decay: Weight of each further step back, as counted.
-        reverse: Weight of a pair in the other direction, as counted.
+        num_transitions: Number of stored counts.
+        reach: Largest distance, in items, of pairs.
+        decay: Decay per step of distance.
+        reverse: Weight of pairs in the reverse direction.
 
     Attributes:
-        totals: float32 (N,), summed counts of each item's row.
+        totals: float32 (N,), sum of each item's row of counts.
     """
 
     offsets: torch.Tensor
@@ -140,11 +140,11 @@ class PairCounts(nn.Module):
         self.offsets.copy_(torch.from_numpy(counted.indptr))
         self.followers.copy_(torch.from_numpy(counted.indices))
         self.counts.copy_(torch.from_numpy(counted.data))
-        rows = np.repeat(np.arange(len(self.totals)), np.diff(counted.indptr))
-        self.totals.copy_(torch.from_numpy(np.bincount(rows, counted.data, len(self.totals))))
+        items = np.repeat(np.arange(len(self.totals)), np.diff(counted.indptr))
+        self.totals.copy_(torch.from_numpy(np.bincount(items, counted.data, len(self.totals))))
 
     def flaw(self) -> str | None:
-        """The error in counts that were read from a file; None if there is none."""
+        """Describe the first inconsistency of loaded counts; None if there is none."""
         offsets, followers = self.offsets, self.followers
         ends = offsets[0].item() == 0 and offsets[-1].item() == len(followers)
         if not ends or bool((offsets[1:] < offsets[:-1]).any()):
@@ -163,17 +163,17 @@ class PairCounts(nn.Module):
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,).
             slot: int64 (P,).
-            labels: int64 (B, T), the counted target after each column, 0 or less where there is none: what a
-                position's own and later ones added to the counts is left out.
+            labels: int64 (B, T), the counted target after each column, 0 or less for none. If given, the counts that a
+                position's own label and later ones added are excluded.
         """
         position, ago, item = self._after(histories, row, slot)
         owner, index = rows_of(self.offsets, item)
-        found = [position[owner], ago[owner], item[owner], self.followers[index].long(), self.counts[index]]
+        entries = [position[owner], ago[owner], item[owner], self.followers[index].long(), self.counts[index]]
         if labels is not None:
-            for which, follower, count in self._own(histories, labels, position, item, row, slot):
-                taken = (position[which], ago[which], item[which], follower, count)
-                found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
-        return ScoredPositions(row, slot, _entries(found, len(row), len(self.totals), self.totals))
+            for indices, follower, count in self._own_counts(histories, labels, position, item, row, slot):
+                subtracted = (position[indices], ago[indices], item[indices], follower, count)
+                entries = [torch.cat(parts) for parts in zip(entries, subtracted, strict=True)]
+        return ScoredPositions(row, slot, _entries(entries, len(row), len(self.totals), self.totals))
 
     @torch.no_grad()
     def positions_at(
@@ -184,50 +184,56 @@ class PairCounts(nn.Module):
         columns: ColumnSubset,
         labels: torch.Tensor | None = None,
     ) -> ScoredPositions:
-        """As `positions`, for the scores of some items alone; nothing here is as long as there are items.
+        """Look up `positions` for the scores of some items, with tensors whose size does not depend on N.
 
         Args:
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,).
             slot: int64 (P,).
-            columns: The items, C of N, whose scores are requested.
+            columns: The C items whose scores are requested.
             labels: See `positions`.
 
         Returns:
-            Positions whose entries name columns as followers, and have the totals of the items after them alone.
+            Positions whose entries name columns as followers, with the totals of their items.
         """
         position, ago, item = self._after(histories, row, slot)
-        distinct, which = item.unique(return_inverse=True)
+        distinct, inverse = item.unique(return_inverse=True)
         owner, index = rows_of(self.offsets, distinct)
         follower = columns.find(self.followers[index].long())
-        kept = follower >= 0
-        owner, follower, count = owner[kept], follower[kept], self.counts[index[kept]]
+        is_requested = follower >= 0
+        owner, follower, count = owner[is_requested], follower[is_requested], self.counts[index[is_requested]]
         offsets = nn.functional.pad(torch.bincount(owner, minlength=len(distinct)).cumsum(0), (1, 0))
-        owner, index = rows_of(offsets, which)
-        found = [position[owner], ago[owner], which[owner], follower[index], count[index]]
+        owner, index = rows_of(offsets, inverse)
+        entries = [position[owner], ago[owner], inverse[owner], follower[index], count[index]]
         if labels is not None:
-            for own, numbers, count in self._own(histories, labels, position, item, row, slot):
+            for indices, numbers, count in self._own_counts(histories, labels, position, item, row, slot):
                 follower = columns.find(numbers)
-                kept = follower >= 0
-                own = own[kept]
-                taken = (position[own], ago[own], which[own], follower[kept], count[kept])
-                found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
-        return ScoredPositions(row, slot, _entries(found, len(row), len(columns), self.totals[distinct]))
+                is_requested = follower >= 0
+                indices = indices[is_requested]
+                subtracted = (
+                    position[indices],
+                    ago[indices],
+                    inverse[indices],
+                    follower[is_requested],
+                    count[is_requested],
+                )
+                entries = [torch.cat(parts) for parts in zip(entries, subtracted, strict=True)]
+        return ScoredPositions(row, slot, _entries(entries, len(row), len(columns), self.totals[distinct]))
 
     def _after(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The items up to each position, as far as counts reach: position, how far back, item from 0; int64 (K,)."""
+        """The items within reach of each position: position, distance, item from 0; three int64 (K,)."""
         number = torch.arange(len(row), device=row.device)
         back = torch.arange(min(self.reach, histories.shape[1]), device=row.device)
         position, ago = (part.flatten() for part in torch.meshgrid(number, back, indexing="ij"))
-        kept = slot[position] >= ago
-        position, ago = position[kept], ago[kept]
+        is_valid = slot[position] >= ago
+        position, ago = position[is_valid], ago[is_valid]
         item = histories[row[position], slot[position] - ago] - 1
-        kept = item >= 0
-        return position[kept], ago[kept], item[kept]
+        is_valid = item >= 0
+        return position[is_valid], ago[is_valid], item[is_valid]
 
-    def _own(
+    def _own_counts(
         self,
         histories: torch.Tensor,
         labels: torch.Tensor,
@@ -236,7 +242,7 @@ class PairCounts(nn.Module):
         row: torch.Tensor,
         slot: torch.Tensor,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Counts that positions subtract, in either direction: which of the K items, follower from 0, -count."""
+        """Counts that positions subtract, for both directions: index among the K items, follower from 0, -count."""
         windows, targets = histories[row[position]], labels[row[position]]  # (K, T)
         after, before = own_counts(windows, targets, item + 1, slot[position], self.reach, self.decay, self.reverse)
         for added, others in ((after, targets), (before, windows)):
@@ -244,44 +250,44 @@ class PairCounts(nn.Module):
             yield which, others[which, where] - 1, -added[which, where]
 
 
-def _entries(found: Sequence[torch.Tensor], positions: int, columns: int, totals: torch.Tensor) -> Entries:
-    """Counts with the cells that they add up to.
+def _entries(entries: Sequence[torch.Tensor], positions: int, columns: int, totals: torch.Tensor) -> Entries:
+    """Group counts into cells of equal position and follower.
 
     Args:
-        found: Position, steps back, item (an index in `totals`), follower (a column) and count of each, all (E,).
+        entries: Position, distance, item (an index in `totals`), follower (a column) and count of each, all (E,).
         positions: Number of positions.
         columns: Number of columns.
         totals: float32, summed counts of each item's row.
     """
-    position, ago, item, follower, count = found
+    position, ago, item, follower, count = entries
     keys = position * columns + follower
-    # One entry represents each cell: the one that was written last. Nothing is read that was not written.
+    # Each cell is represented by the entry that was written last. Only written elements are read.
     last = torch.empty(positions * columns, dtype=torch.int32, device=keys.device)
     number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
     chosen = last.scatter_(0, keys, number)[keys]
-    stands = chosen == number
-    cell = (stands.cumsum(0) - 1)[chosen.long()]
-    return Entries(ago, item, count, cell, position[stands], follower[stands], totals)
+    is_representative = chosen == number
+    cell = (is_representative.cumsum(0) - 1)[chosen.long()]
+    return Entries(ago, item, count, cell, position[is_representative], follower[is_representative], totals)
 
 
 class HistoryScores(nn.Module):
-    """Two additions to the scores of items, whose strength follows the model's state.
+    """State-dependent additions to the scores of items: a pointer and counts.
 
-    1. A pointer: items of the history get an additional score that depends on the state and on how long ago they were,
-       as in pointer networks (Vinyals et al., 2015), added to the scores instead of mixed into the probabilities.
-    2. Counts: g log(1 + e^b A), where A is how often the item followed the history's items in training, weighted by
-       distance and by how common those items are; g and b depend on the state.
+    1. A pointer: items of the history get an additional score that depends on the state and on their distance, as in
+       pointer networks (Vinyals et al., 2015), but added to the scores instead of mixed into the probabilities.
+    2. Counts: g log(1 + e^b A), where A is the number of times that the item followed the history's items in training,
+       weighted by distance and by the frequency of those items; g and b depend on the state.
 
     Args:
         width: Width D of the state.
-        pointer: Most items back that the pointer reaches; 0 for no pointer.
-        reach: Items back that counts are looked up; 0 for no counts.
-        first: Column of item 1 in the scores; 1 where padding has a column before it.
+        pointer: Reach of the pointer in items; 0 for no pointer.
+        reach: Reach of the counts in items; 0 for no counts.
+        first: Column of item 1 in the scores; 1 if there is a column for padding.
 
     Attributes:
-        distance: float (reach,); its softplus is the weight of each step back.
+        distance: float (reach,); its softplus is the weight of each distance.
         commonness: float (1,); counts of an item are divided by their total to this power.
-        gain: From the state to (g before its softplus, b).
+        gain: Linear map from the state to (g before its softplus, b).
     """
 
     def __init__(self, width: int, pointer: int, reach: int, first: int = 0):
@@ -294,7 +300,7 @@ class HistoryScores(nn.Module):
             self.gain = Linear(width, 2)
 
     def start_counts(self, decay: float) -> None:
-        """Initialise the weights of distance as counted, a square root of commonness, and a small gain."""
+        """Initialise the weights of distances from the decay, `commonness` to 0.5, and a small gain."""
         with torch.no_grad():
             steps = torch.arange(len(self.distance), dtype=torch.float32)
             self.distance.copy_(torch.log(torch.expm1(float(decay) ** steps)))
@@ -312,7 +318,7 @@ class HistoryScores(nn.Module):
         """Add to scores.
 
         Args:
-            scores: float (P, C); the pointer changes them in place where they are float32.
+            scores: float (P, C); modified in place by the pointer if float32.
             state: float (P, D).
             histories: int64 (B, T), items from 1, 0 is padding.
             positions: The P positions.
@@ -333,11 +339,11 @@ class HistoryScores(nn.Module):
         return scores
 
     def _counts(self, state: torch.Tensor, entries: Entries, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Indices of cells among the flat scores, and gain times log(1 + e^b A) there; elsewhere A is 0."""
+        """Indices of cells in the flattened scores, and g log(1 + e^b A) of each; A is 0 elsewhere."""
         rarity = (entries.totals + 1) ** -self.commonness  # (N,)
         steps = nn.functional.softplus(self.distance)
         weight = steps.index_select(0, entries.back) * rarity.index_select(0, entries.item) * entries.count
-        found = weight.new_zeros(len(entries.position)).index_add(0, entries.cell, weight).clamp(min=0)
+        summed = weight.new_zeros(len(entries.position)).index_add(0, entries.cell, weight).clamp(min=0)
         gain = self.gain(state).float().index_select(0, entries.position)
-        added = nn.functional.softplus(gain[:, 0]) * torch.log1p(found * gain[:, 1].exp())
+        added = nn.functional.softplus(gain[:, 0]) * torch.log1p(summed * gain[:, 1].exp())
         return entries.position * columns + entries.follower + self.first, added

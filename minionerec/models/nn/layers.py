@@ -21,17 +21,17 @@ _STEPS = 256
 
 
 class Dropout(nn.Dropout):
-    """`torch.nn.Dropout`, with its mask from random bits in bulk where it works on a CPU.
+    """`torch.nn.Dropout` with a fast random generator on a CPU.
 
-    Torch draws one number an element from a serial generator, which in small models takes longer than the layers
-    between. Here each call takes one seed from torch's generator (so that `torch.manual_seed` and saved generator
-    states decide the masks as always), from which a fast generator fills the whole mask.
+    Torch draws one number per element from a serial generator, which in small models takes longer than the layers
+    between. Here each call draws one seed from torch's generator (so that `torch.manual_seed` and saved generator
+    states determine the masks), and a fast generator fills the mask.
 
-    The law is that of `torch.nn.Dropout`: each element stays with probability 1 - p, independently, and is scaled so
-    that the expectation is kept; p is rounded to a multiple of 1/256 where it is one, else of 1/65536.
+    The distribution is that of `torch.nn.Dropout`: each element is kept with probability 1 - p, independently, and
+    scaled by 1 / (1 - p); p is rounded to a multiple of 1/256 if it is one, else of 1/65536.
 
     Shape:
-        Any, float; the result is like the input. In evaluation, or with p = 0, the input itself is returned.
+        Any, float; the result has the shape of the input. In evaluation, or with p = 0, the input is returned.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -44,10 +44,7 @@ class Dropout(nn.Dropout):
 
 
 def replace_dropout(model: Model) -> Model:
-    """Put `Dropout` in place of every `torch.nn.Dropout` of a model, with the same share, and return the model.
-
-    Subclasses of `torch.nn.Dropout` stay.
-    """
+    """Replace every `torch.nn.Dropout` of a model (subclasses excepted) by `Dropout`, and return the model."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
@@ -56,7 +53,7 @@ def replace_dropout(model: Model) -> Model:
 
 
 def dropout_mask(shape: torch.Size, p: float) -> torch.Tensor:
-    """A mask that dropout multiplies by: 0 with probability p, else 1 / (1 - p).
+    """Draw a multiplicative dropout mask: 0 with probability p, else 1 / (1 - p).
 
     Args:
         shape: Shape of the mask.
@@ -71,16 +68,16 @@ def dropout_mask(shape: torch.Size, p: float) -> torch.Tensor:
     count = shape.numel()
     seed = int(torch.randint(2**62, ()))
     words = np.random.SFC64(seed).random_raw(-(-count * width // 8))
-    drawn = torch.from_numpy(words.view(np.uint8 if width == 1 else np.int16)[:count]).view(shape)
+    random = torch.from_numpy(words.view(np.uint8 if width == 1 else np.int16)[:count]).view(shape)
     least = dropped if width == 1 else dropped - steps // 2
-    # Straight into float32: a tensor of bools in between takes five times as long.
-    return torch.ge(drawn, least, out=torch.empty(shape)).mul_(steps / (steps - dropped))
+    # Written directly as float32, which is five times as fast as through bools.
+    return torch.ge(random, least, out=torch.empty(shape)).mul_(steps / (steps - dropped))
 
 
-# Linear layers whose products run in oneDNN on a CPU, where torch's own take another library.
+# Linear layers whose products run in oneDNN on a CPU, rather than in torch's default library.
 
 _ROWS = 128
-_LEAST_WORK = 2**21
+_MIN_WORK = 2**21
 
 
 class Linear(nn.Linear):
@@ -92,12 +89,12 @@ class Linear(nn.Linear):
 
 
 def fill_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Give a model on the meta device its weights, copied as its own types.
+    """Assign copies of weights, in the model's dtypes, to a model on the meta device.
 
-    A model that is built there draws no random numbers: loading one changes nothing of a training in another thread.
+    Building a model on the meta device draws no random numbers, so loading does not affect training in another thread.
 
     Raises:
-        RuntimeError: If names or shapes are not those of the model.
+        RuntimeError: If names or shapes differ from the model's.
     """
     types = {name: value.dtype for name, value in model.state_dict().items()}
     copies = {name: value.to(types.get(name, value.dtype), copy=True) for name, value in weights.items()}
@@ -105,32 +102,32 @@ def fill_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
 
 
 def replace_linear(model: Model) -> Model:
-    """Put `Linear` in place of every `torch.nn.Linear` of a model, with the same weights, and return the model.
+    """Replace every `torch.nn.Linear` of a model (subclasses excepted) by `Linear`, and return the model.
 
-    Subclasses of `torch.nn.Linear` stay. Names, parameters and what is saved remain as they were.
+    Parameters, their names and the state dict do not change.
     """
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Linear:
                 with torch.device("meta"):
-                    own = Linear(child.in_features, child.out_features, child.bias is not None)
-                own.weight = child.weight
+                    replacement = Linear(child.in_features, child.out_features, child.bias is not None)
+                replacement.weight = child.weight
                 if child.bias is not None:
-                    own.bias = child.bias
-                setattr(parent, name, own.train(child.training))
+                    replacement.bias = child.bias
+                setattr(parent, name, replacement.train(child.training))
     return model
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """As `torch.nn.functional.linear`, x weightᵀ + bias, and faster on some CPUs; differentiable once.
+    """Compute x weightᵀ + bias like `torch.nn.functional.linear`, faster on some CPUs; differentiable once.
 
-    Torch multiplies float32 matrices on x86 with MKL, which leaves AVX-512 unused on processors that are not Intel's.
-    The operator that torch's compiler emits for linear layers calls oneDNN, which detects AVX-512. It computes
-    in float32 too; sums may be ordered otherwise, so that results agree to rounding.
+    On x86, torch multiplies float32 matrices with MKL, which uses AVX-512 only on Intel processors. The operator that
+    torch's compiler emits for linear layers calls oneDNN, which detects AVX-512. It also computes in float32, but may
+    order sums differently, so results agree up to rounding.
 
-    oneDNN prepares itself for every new shape, which takes longer than many a product. Rows are therefore filled up or
-    split to multiples of 128, and small products are left to torch. Which library multiplies depends on nothing but
-    machine, shapes and types, so that a repeated computation is bit-equal.
+    oneDNN compiles a kernel for every new shape, which can take longer than the product. So rows are padded or split to
+    multiples of 128, and small products use torch. The choice of library depends only on machine, shapes and dtypes, so
+    repeated computations are bit-equal.
 
     Args:
         x: float (..., K).
@@ -141,13 +138,13 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         float (..., N).
     """
     rows = x.numel() // max(x.shape[-1], 1)
-    if not _favourable(x, weight) or rows < _ROWS or rows * weight.numel() < _LEAST_WORK:
+    if not _favourable(x, weight) or rows < _ROWS or rows * weight.numel() < _MIN_WORK:
         return nn.functional.linear(x, weight, bias)
     return _differentiable_product(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], -1)
 
 
 def _favourable(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether oneDNN is faster: the types are its, it is switched on, and nothing casts."""
+    """Whether oneDNN can be used and is faster: float32 on a CPU with AVX-512, enabled, and no autocast."""
     return bool(
         x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
@@ -159,7 +156,7 @@ def _favourable(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 @cache
 def _capable() -> bool:
-    """Whether the processor has AVX-512, and this torch oneDNN with the operator."""
+    """Whether the processor has AVX-512, and torch has oneDNN with the operator."""
     return (
         torch.backends.cpu.get_cpu_capability().startswith("AVX512")
         and torch.backends.mkldnn.is_available()
@@ -174,7 +171,7 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = 
 
 
 class _Linear(torch.autograd.Function):
-    """The product and both of its gradients."""
+    """Product of `linear` with its gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -184,31 +181,31 @@ class _Linear(torch.autograd.Function):
         if not missing:
             return _product(x, weight, bias)
         filled = _product(nn.functional.pad(x, (0, 0, 0, missing)), weight, bias)
-        # Sliced without a view, which might not be changed in place.
+        # Resized rather than sliced, since a view might not be modified in place.
         return filled.resize_(len(x), filled.shape[1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of the three, those that are wanted."""
+        """Gradients of x, weight and bias, as far as needed."""
         x, weight = ctx.saved_tensors
-        x_wanted, weight_wanted, bias_wanted = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         gradient = gradient.contiguous()
         whole = len(x) - len(x) % _ROWS
         of_x = of_weight = of_bias = None
-        if x_wanted:
+        if needs_x:
             of_x = _product(gradient[:whole], weight.t())
             if whole < len(x):
                 of_x = torch.cat((of_x, gradient[whole:] @ weight))
-        if weight_wanted:
-            # The first factor is copied; turned round, the other is, and the result is turned by who adds it up.
+        if needs_weight:
+            # oneDNN copies its first operand: transpose the product if the second operand is smaller.
             if x.numel() + weight.numel() < gradient.numel():
                 of_weight = _product(x[:whole].t(), gradient[:whole].t()).t()
             else:
                 of_weight = _product(gradient[:whole].t(), x[:whole].t())
             if whole < len(x):
                 of_weight = of_weight.addmm_(gradient[whole:].t(), x[whole:])
-        if bias_wanted:
+        if needs_bias:
             of_bias = gradient.sum(0)
         return of_x, of_weight, of_bias
 
@@ -216,16 +213,13 @@ class _Linear(torch.autograd.Function):
 _differentiable_product: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor] = _Linear.apply
 
 
-# Padding in a batch of histories, and how to avoid most of it.
-
-
 def slot_range(width: int, max_len: int, padding: Side) -> slice:
-    """Slots, among `max_len`, of a batch whose padding columns were dropped down to `width`."""
+    """Slots, among `max_len`, of a batch whose padding was trimmed to `width` columns."""
     return slice(max_len - width, max_len) if padding == "left" else slice(0, width)
 
 
 def full_width(histories: torch.Tensor, max_len: int, padding: Side) -> torch.Tensor:
-    """Pad int64 (B, L) to (B, max_len), for models in which padding takes part."""
+    """Pad int64 (B, L) to (B, max_len), for models whose result depends on padding."""
     missing = max_len - histories.shape[1]
     return nn.functional.pad(histories, (missing, 0) if padding == "left" else (0, missing))
 
@@ -252,21 +246,19 @@ def take_slots(x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 
 
 def length_groups(histories: torch.Tensor, padding: Side) -> list[tuple[torch.Tensor, slice]]:
-    """Split a batch into at most three groups of similar length, so that few columns are padding; on a CPU.
+    """Split a batch on a CPU into at most three groups of similar length, to reduce padding.
 
-    On a GPU all rows are one group: its time goes into starting kernels at these sizes, of which that is a third,
-    without a wait for the lengths.
+    On a GPU all rows are one group, since at these sizes kernel launches dominate and the lengths would need a sync.
 
-    A row without any item counts as one of full length: where padding is masked as keys, all its keys are masked alike
-    and the padding takes part.
+    A row without items counts as one of full length, because if all its keys are masked alike, the result depends on
+    the padding.
 
     Args:
         histories: int64 (B, L).
         padding: Side of the padding.
 
     Returns:
-        For each group the indices of its rows in the batch, int64 (b,), and the columns that are not padding in all of
-        them.
+        For each group the indices of its rows in the batch, int64 (b,), and the columns without the common padding.
     """
     width = histories.shape[1]
     if histories.device.type != "cpu":
@@ -283,7 +275,7 @@ def length_groups(histories: torch.Tensor, padding: Side) -> list[tuple[torch.Te
 
 
 def _group_widths(lengths: np.ndarray, width: int) -> list[int]:
-    """Ascending widths of at most three groups that make the fewest slots; the last is the longest row's."""
+    """Ascending widths of at most three groups that minimise the number of slots; the last is the longest row's."""
     counts = np.bincount(lengths, minlength=width + 1)
     longest = int(np.flatnonzero(counts)[-1])
     below = np.cumsum(counts)[: longest + 1]  # rows of at most that length
@@ -296,16 +288,16 @@ def _group_widths(lengths: np.ndarray, width: int) -> list[int]:
 
 
 MASKED = -10000.0
-"""Added to the scores of keys that may not be seen; finite, so that a row without any visible key stays defined."""
+"""Added to the scores of masked keys; finite, so that a row without a visible key has no NaN."""
 INIT_STD = 0.02
 NORM_EPS = 1e-12
 
 
 def init_weights(module: nn.Module) -> None:
-    """Draw the weights of one layer as the published models do; to be used with `nn.Module.apply`.
+    """Initialise a layer as the published models do, for use with `nn.Module.apply`.
 
-    Linear and Embedding weights come from N(0, 0.02), the padding row of an embedding included; linear biases and
-    LayerNorm biases are 0, LayerNorm weights 1. Convolutions and bare parameters stay as they are.
+    Linear and Embedding weights, including the padding row, are drawn from N(0, 0.02); linear and LayerNorm biases are
+    0, LayerNorm weights 1. Convolutions and bare parameters do not change.
     """
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=INIT_STD)
@@ -348,14 +340,13 @@ def item_mask(histories: torch.Tensor) -> torch.Tensor:
 def by_length(
     encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], histories: torch.Tensor, padding: Side
 ) -> torch.Tensor:
-    """Encode a batch in up to three groups of similar length, each without the columns that are padding in all of it.
+    """Encode a batch in up to three groups of similar length (`length_groups`), each without its common padding.
 
-    Only for encoders whose result for a row does not hang on its padding columns: those that mask padding as keys, read
-    one slot, and number slots with `slot_range`. A row without any item keeps the full width, because there every key
-    is masked alike and the padding takes part.
+    The result of the encoder for a row must not depend on padding columns: it masks padding as keys, reads one slot,
+    and numbers slots with `slot_range`.
 
     Args:
-        encode: From int64 (b, w) and the rows' indices in the batch, int64 (b,), to float (b, D).
+        encode: Function from int64 (b, w) and the rows' indices in the batch, int64 (b,), to float (b, D).
         histories: int64 (B, L).
         padding: Side of the padding.
 
@@ -419,7 +410,7 @@ def attend(
 
 
 class AttentionFrame(nn.Module):
-    """The frame of attention: maps to queries, keys and values, and LN(x + Drop(O(heads))), LayerNorm eps 1e-12.
+    """Base of attention layers: maps to queries, keys and values, and LN(x + Drop(O(heads))), LayerNorm eps 1e-12.
 
     The projections Q, K and V, each D x D with bias, are one matrix.
     """
@@ -484,7 +475,7 @@ class SelfAttention(AttentionFrame):
         Args:
             x: float (B, L, D).
             mask: float, broadcast to (B, 1, L, L), added to the scores; None for none.
-            at: int64 (B,), the one slot of each row that is wanted; all if None.
+            at: int64 (B,), the one slot of each row to compute; all if None.
 
         Returns:
             float (B, L, D), or (B, 1, D) with `at`.
@@ -494,7 +485,7 @@ class SelfAttention(AttentionFrame):
 
 
 def mask_rows(mask: torch.Tensor | None, at: torch.Tensor | None) -> torch.Tensor | None:
-    """The rows of a mask (B, 1, L or 1, L) that belong to the one query of each row: (B, 1, 1, L)."""
+    """The rows of a mask (B, 1, L or 1, L) for the one query of each batch row: (B, 1, 1, L)."""
     if mask is None or at is None or mask.shape[2] == 1:
         return mask
     return take_slots(mask[:, 0].expand(len(at), -1, -1), at)[:, None, None]
@@ -525,12 +516,9 @@ class TransformerLayer(nn.Module):
         self.feed_forward = feed_forward
 
     def forward(self, *inputs: Any) -> torch.Tensor:
-        """Inputs and shape of the result are those of the attention."""
+        """Apply both parts; inputs and shape of the result are those of the attention."""
         result: torch.Tensor = self.feed_forward(self.attention(*inputs))
         return result
-
-
-# One causal transformer layer, with learned or rotary positions.
 
 
 class CausalLayer(nn.Module):

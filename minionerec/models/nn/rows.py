@@ -1,4 +1,4 @@
-"""Rows of large tables: taken with a gradient of these rows alone, and found by their numbers."""
+"""Rows of large tables: look-up with sparse gradients, subsets of columns, and top scores."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,9 @@ from torch import nn
 
 
 def take_rows(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Rows int64 (R,) of a table (N,) or (N, D): (R,) or (R, D).
+    """Look up rows int64 (R,) of a table (N,) or (N, D): (R,) or (R, D).
 
-    The gradient of the table is a sparse tensor of R rows, which may repeat, so that nothing in a step is as long as
-    the table.
+    The gradient of the table is a sparse tensor of R rows, which may repeat.
     """
     if table.ndim == 1:
         return table.gather(0, rows, sparse_grad=True)
@@ -19,11 +18,11 @@ def take_rows(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class ColumnSubset:
-    """Some of N numbers, in ascending order: the columns of a part of a wide matrix.
+    """Ascending subset of N column numbers.
 
     Attributes:
-        numbers: int64 (C,), ascending, none twice.
-        first: The first of them where they follow one another without a gap; None where they need not.
+        numbers: int64 (C,), strictly ascending.
+        first: The first number if the numbers are known to be consecutive; else None.
     """
 
     numbers: torch.Tensor
@@ -45,7 +44,7 @@ class ColumnSubset:
             numbers: int64 (...), any.
 
         Returns:
-            int64 (...), -1 where it is none of the columns.
+            int64 (...), -1 for numbers that are not in the subset.
 
         Example:
             >>> ColumnSubset(torch.tensor([2, 5, 7])).find(torch.tensor([5, 6, 2, -1])).tolist()
@@ -59,14 +58,14 @@ class ColumnSubset:
 
 
 def top_scores(scores: torch.Tensor, count: int, wait: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """The highest scores of each row, best first, and their columns; of equal scores the lower column comes first.
+    """The highest scores of each row, best first, and their columns; ties go to the lower column.
 
-    `torch.topk` leaves open which of several equal scores it takes, and in which order.
+    `torch.topk` does not define the order of ties.
 
     Args:
         scores: float (B, W).
-        count: How many, K; W where there are no more.
-        wait: Whether to look for ties, for which a GPU is waited for; if not, whole rows are sorted.
+        count: Number of scores, K; at most W are returned.
+        wait: Whether to sort only rows with ties, which needs a GPU sync, rather than all rows.
 
     Returns:
         (B, K) of the dtype of `scores`, and int64 (B, K).

@@ -6,26 +6,26 @@ from torch import nn
 from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
 
 HIDDEN_SHARE = 0.1
-"""How many contexts are hidden in training, so that a model also answers where no one tells it."""
+"""Share of contexts that are hidden in training, so that the model also works without them."""
 UNSOLD = 0.2
-"""How often every item counts as a target beside what was counted, so that one that never was has a logarithm."""
+"""Pseudo-count added to each item's number of targets, so that zeros have a logarithm."""
 
 
 def hidden(contexts: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Session contexts of which some, drawn at random, are unknown.
+    """Replace session contexts by "unknown" at random.
 
     Args:
         contexts: int64 (B, T), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
-        labels: int64 (B, T); only the contexts of those above 0 are drawn.
+        labels: int64 (B, T); only contexts at labels above 0 are replaced.
     """
-    found, has_target = contexts.clone(), labels > 0
+    masked, has_target = contexts.clone(), labels > 0
     known = contexts[has_target]
-    found[has_target] = known.masked_fill(torch.rand(known.shape, device=known.device) < HIDDEN_SHARE, UNKNOWN)
-    return found
+    masked[has_target] = known.masked_fill(torch.rand(known.shape, device=known.device) < HIDDEN_SHARE, UNKNOWN)
+    return masked
 
 
 class SessionStates(nn.Module):
-    """Scales and shifts a state by the session context; at first the identity.
+    """Scale and shift of a state by session context; initialised to the identity.
 
     Args:
         width: Width of the state, D.
@@ -37,7 +37,7 @@ class SessionStates(nn.Module):
         self.shift = nn.Parameter(torch.zeros(len(SESSION_CONTEXTS), width))
 
     def forward(self, state: torch.Tensor, contexts: torch.Tensor) -> torch.Tensor:
-        """The state in each context.
+        """Scale and shift states by their contexts.
 
         Args:
             state: float (P, D).
@@ -51,16 +51,16 @@ class SessionStates(nn.Module):
 
 
 class LearnedPopularity(nn.Module):
-    """Log frequency of each item as a target, by session context, added to scores with one weight a context.
+    """Log frequency of each item as a target, by session context, added to scores with one weight per context.
 
-    It is no part of training, where it would learn to be relied on: the weights are found on rows that were held out.
+    The weights are fitted on held-out examples after training.
 
     Args:
         num_items: Number of items, N.
 
     Attributes:
-        logs: float32 (3, N), logarithms of how often, for each context.
-        weights: float32 (3,); 0 until they are found.
+        logs: float32 (3, N), log frequencies for each context.
+        weights: float32 (3,); 0 until they are fitted.
     """
 
     logs: torch.Tensor
@@ -72,19 +72,19 @@ class LearnedPopularity(nn.Module):
         self.register_buffer("weights", torch.zeros(len(SESSION_CONTEXTS)))
 
     def set(self, logs: torch.Tensor, weights: torch.Tensor) -> None:
-        """Take logarithms, float (3, N), and weights, float (3,), over."""
+        """Copy log frequencies, float (3, N), and weights, float (3,)."""
         self.logs.copy_(logs)
         self.weights.copy_(weights)
 
     def forward(
         self, scores: torch.Tensor, contexts: torch.Tensor, columns: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Scores with the addition.
+        """Add weighted log frequencies to scores.
 
         Args:
             scores: float (P, N), or (P, C) of some items.
             contexts: int64 (P,), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
-            columns: int64 (C,), those items; all if None.
+            columns: int64 (C,), the items of the columns; all if None.
 
         Returns:
             float, like `scores`.

@@ -1,4 +1,4 @@
-"""Examples: corpus examples and items as texts of one wording, tokenised the same way everywhere."""
+"""Prompts and completions of corpus examples and items in one wording, and their tokenisation."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ ITEM_TASKS = (
     "sid_to_text",
 )
 LONGEST_COMPLETION = 512
-"""Completions are truncated to their first tokens, this many."""
+"""Number of first tokens to which completions are truncated."""
 
 LONGEST_TEXT = 20_000
-"""Of a longer title or description a prompt gets the last characters and a completion the first, this many."""
+"""Characters to which titles and descriptions are truncated: the last of a prompt's, the first of a completion's."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PromptExample:
         prompt: Prompt text.
         completion: Completion text, end marks included.
         target: Index of the completion's item.
-        others: The prompt by the wording's other templates, of training examples; none where it has one.
+        others: Prompts of the wording's other templates, for training examples only.
     """
 
     prompt: str
@@ -50,16 +50,16 @@ class PromptExample:
 
 
 def special_texts(tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
-    """Texts of `{bos}` and `{eos}`: the tokenizer's own tokens, "" where it has none.
+    """Texts of `{bos}` and `{eos}`: the tokenizer's special tokens, "" for one that it lacks.
 
-    A tokenizer that puts its own BOS before every text gets no second one.
+    `{bos}` is also "" if the tokenizer adds BOS to every text.
     """
     adds_bos = bool(tokenizer.bos_token) and tokenizer("x")["input_ids"][:1] == [tokenizer.bos_token_id]
     return {"bos": "" if adds_bos else tokenizer.bos_token or "", "eos": tokenizer.eos_token or ""}
 
 
 def _shortened(text: str, longest: int) -> str:
-    """The first characters of a text, to the end of a word; all of them for 0."""
+    """Truncate a text to its first characters at the end of a word; `longest` 0 does not truncate."""
     if not longest or len(text) <= longest:
         return text
     return text[: longest + 1].rpartition(" ")[0].rstrip() or text[:longest]
@@ -71,7 +71,7 @@ class ExampleBuilder:
     Args:
         corpus: Items and rows.
         table: SIDs of the same items.
-        wording: How tasks are put into words.
+        wording: Templates of the tasks.
         specials: Texts for `{bos}` and `{eos}` (`special_texts`).
 
     Attributes:
@@ -88,7 +88,7 @@ class ExampleBuilder:
         self.descriptions = [
             _shortened(text, wording.longest_description) for text in corpus.items["description"].tolist()
         ]
-        # Prompts are truncated to their last tokens: what those are, the last characters decide.
+        # Prompts are truncated to their last tokens, which depend only on the last characters.
         self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
         self._answerable: dict[str, np.ndarray] = {}
         self.truncated_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
@@ -118,10 +118,10 @@ class ExampleBuilder:
         """Prompt text of one task, from a history or an item, by one of the wording's templates.
 
         Args:
-            task: Its name.
-            history: Item indices, oldest first, of a task that predicts the next item.
-            item: Item index, of any other.
-            way: Which of the wording's templates.
+            task: Name of the task.
+            history: Item indices, oldest first, for a task that predicts the next item.
+            item: Item index, for any other task.
+            way: Index of the template.
             context: Session context of the next item, an index into
                 `minionerec.data.contexts.SESSION_CONTEXTS`; used only by a wording that gives it.
         """
@@ -143,23 +143,23 @@ class ExampleBuilder:
         return self.wording.task(task).completion.format_map(values)
 
     def build(self, task: str, split: str) -> list[PromptExample]:
-        """All examples of one task.
+        """Build all examples of one task.
 
-        Row tasks give one example for each row of the split; item tasks one for each item that has the texts the task
-        needs, whatever the split. The target is always the row's or the item's own, never looked up by text.
+        A task from histories has one example per example of the split; an item task one per item that has the texts
+        the task needs, for every split.
 
         Raises:
             ConfigError: If the task is unknown, or missing in the wording.
             DataError: If nothing could be built.
         """
         rows = None if task in ITEM_TASKS else self.corpus.rows(split)
-        examples = self.some(task, rows=rows, training=split == "train")
+        examples = self.some(task, split_examples=rows, training=split == "train")
         if not examples:
             raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
         return examples
 
     def answerable(self, task: str) -> np.ndarray:
-        """Which items have the texts that a task needs of its target: bool (N,).
+        """Whether each item has the texts that a task needs of its target: bool (N,).
 
         Raises:
             ConfigError: If the task is unknown.
@@ -168,47 +168,47 @@ class ExampleBuilder:
             raise ConfigError(f"unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
         if task not in self._answerable:
             texts = {"title": self.titles, "description": self.descriptions}
-            found = np.ones(self.corpus.n_items, dtype=bool)
+            has_texts = np.ones(self.corpus.n_items, dtype=bool)
             for name in (*PROMPT_FIELDS[task], *COMPLETION_FIELDS[task]):
                 if name in texts:
-                    found &= np.array([bool(text.strip()) for text in texts[name]], dtype=bool)
-            self._answerable[task] = found
+                    has_texts &= np.array([bool(text.strip()) for text in texts[name]], dtype=bool)
+            self._answerable[task] = has_texts
         return self._answerable[task]
 
     def some(
         self,
         task: str,
         items: Sequence[int] | np.ndarray | None = None,
-        rows: SplitExamples | None = None,
+        split_examples: SplitExamples | None = None,
         *,
         training: bool = True,
     ) -> list[PromptExample]:
-        """Examples of one task as `build` gives them, or none.
+        """Build the examples of one task, possibly none.
 
         Args:
             task: Its name.
-            items: Item indices, of a task about items; all items if None.
-            rows: Examples of the corpus, of any other task.
-            training: Whether they are trained on: then prompts come by every template of the wording.
+            items: Item indices, for a task about items; all items if None.
+            split_examples: Examples of the corpus, for any other task.
+            training: Whether they are trained on: then prompts are built with every template of the wording.
 
         Raises:
             ConfigError: If the task is unknown, or missing in the wording.
         """
-        able = self.answerable(task)
-        ways = range(len(self.wording.task(task).prompts) if training else 1)
+        is_answerable = self.answerable(task)
+        templates = range(len(self.wording.task(task).prompts) if training else 1)
         queries: Iterable[tuple[dict[str, Any], int]]
-        if rows is None:
+        if split_examples is None:
             chosen = range(self.corpus.n_items) if items is None else np.asarray(items).tolist()
             queries = (({"item": item}, item) for item in chosen)
         else:
-            contexts = row_contexts(rows.times, len(rows)).tolist()
-            parts = zip(rows.histories, contexts, strict=True)
+            contexts = row_contexts(split_examples.times, len(split_examples)).tolist()
+            parts = zip(split_examples.histories, contexts, strict=True)
             histories = ({"history": history, "context": context} for history, context in parts)
-            queries = zip(histories, rows.targets.tolist(), strict=True)
+            queries = zip(histories, split_examples.targets.tolist(), strict=True)
         examples = []
-        for about, target in queries:
-            if able[target]:
-                prompt, *others = (self.prompt(task, **about, way=way) for way in ways)
+        for arguments, target in queries:
+            if is_answerable[target]:
+                prompt, *others = (self.prompt(task, **arguments, way=way) for way in templates)
                 examples.append(PromptExample(prompt, self.completion(task, target), target, tuple(others)))
         return examples
 
@@ -216,7 +216,7 @@ class ExampleBuilder:
 def encode_prompt(
     tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None
 ) -> tuple[list[list[int]], int]:
-    """Token ids of prompts, truncated to their last `max_length` ids; and how many prompts lost some.
+    """Tokenise prompts, truncated to their last `max_length` ids; returns the ids and the number of truncated prompts.
 
     Raises:
         DataError: If a prompt has no token at all.
@@ -233,5 +233,5 @@ def encode_prompt(
 
 
 def encode_completion(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of completions: tokenised on their own, so that no token straddles prompt and completion."""
+    """Tokenise completions separately from prompts, so that no token spans both."""
     return tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []

@@ -30,7 +30,7 @@ PROMPT_FIELDS: dict[str, tuple[str, ...]] = {
     "next_description": ("history",),
 }
 OTHERWISE = {"history_titles": "closed_titles"}
-"""Placeholder → one that may replace it: titles that each end with the end token, instead of a separator."""
+"""Placeholder → an alternative placeholder: titles that each end with the end token instead of a separator."""
 COMPLETION_FIELDS: dict[str, tuple[str, ...]] = {
     "next_sid": ("sid",),
     "title_to_sid": ("sid",),
@@ -54,7 +54,7 @@ _SESSION_CONTEXT = "session_context"
 
 
 def task_of(tasks: Collection[str]) -> str:
-    """The task by which a model that was trained on some tasks recommends.
+    """The task by which a model recommends, given the tasks that it was trained on.
 
     Example:
         >>> task_of(["next_sid", "title_history_to_title"]), task_of(["title_history_to_title"])
@@ -65,11 +65,11 @@ def task_of(tasks: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class TaskWording:
-    """Templates of one task; `{bos}` and `{eos}` stand for the tokenizer's special tokens, or nothing.
+    """Templates of one task; `{bos}` and `{eos}` stand for the tokenizer's special tokens, or "".
 
     Attributes:
-        prompts: Templates, at least one: training takes them in turn, everything else uses the first.
-        completion: The answer to any of them.
+        prompts: Templates, at least one: training cycles through them, everything else uses the first.
+        completion: Template of the completion.
     """
 
     prompts: tuple[str, ...]
@@ -81,22 +81,22 @@ class TaskWording:
         return self.prompts[0]
 
     def content(self) -> dict[str, str | list[str]]:
-        """The task's part of a wording's file."""
+        """Content of the task in a wording's file."""
         return {"prompt": self.prompt if len(self.prompts) == 1 else [*self.prompts], "completion": self.completion}
 
 
 @dataclass(frozen=True)
 class Wording:
-    """How each task is put into words.
+    """Templates of all tasks.
 
     Attributes:
         name: Short name, shown in reports.
         separator: Text between the SIDs of a history.
         title_separator: Text between the titles of a history.
-        tasks: Task name to its templates.
-        longest_description: Descriptions are truncated to so many characters; 0: never.
-        session_context: What `{session_context}` stands for where the next item is in the session of the newest one,
-            and in a later one; it is nothing where that is unknown. Empty in a wording without session context.
+        tasks: Name of each task → its templates.
+        longest_description: Characters to which descriptions are truncated; 0: not truncated.
+        session_context: Texts of `{session_context}` if the next item is in the session of the newest one, and if it is
+            in a later one; an unknown context is "". Empty in a wording without session context.
     """
 
     name: str
@@ -147,7 +147,7 @@ def _fields(template: str, where: str) -> list[str]:
 
 
 def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
-    """A built-in wording by name, or one from a YAML file of the same form.
+    """Load a built-in wording by name, or one from a YAML file.
 
     Raises:
         ConfigError: If the name is unknown, a key or placeholder is unknown, or a needed placeholder is missing.
@@ -165,12 +165,12 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
         content = read_yaml(name)
     else:
         raise ConfigError(f"wording {name!r} is neither a file nor built in; built in are {', '.join(BUILT_IN)}.")
-    wanted = {"name", "separator", "title_separator", "tasks"}
-    if set(content) - {LONGEST_DESCRIPTION, _SESSION_CONTEXT} != wanted or not isinstance(content["tasks"], dict):
+    required = {"name", "separator", "title_separator", "tasks"}
+    if set(content) - {LONGEST_DESCRIPTION, _SESSION_CONTEXT} != required or not isinstance(content["tasks"], dict):
         raise ConfigError(
-            f"{name}: a wording has the keys {', '.join(sorted(wanted))}; got {', '.join(map(str, content))}."
+            f"{name}: a wording has the keys {', '.join(sorted(required))}; got {', '.join(map(str, content))}."
         )
-    for key in sorted(wanted - {"tasks"}):
+    for key in sorted(required - {"tasks"}):
         if not isinstance(content[key], str):
             raise ConfigError(f"{name}: {key} is {shown(content[key])}; expected a text.")
     longest = content.get(LONGEST_DESCRIPTION, 0)
@@ -188,7 +188,7 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
 
 
 def _context_texts(name: str, texts: Any) -> tuple[str, ...]:
-    """The two texts for the session context, checked.
+    """Check the two texts for the session context.
 
     Raises:
         ConfigError: As `load_wording` does.
@@ -207,7 +207,7 @@ def _context_texts(name: str, texts: Any) -> tuple[str, ...]:
 
 
 def _task_wording(name: str, task: str, templates: Any, contexts: Collection[str] = ()) -> TaskWording:
-    """One task of a wording's file, checked.
+    """Check and parse one task of a wording's file.
 
     Raises:
         ConfigError: As `load_wording` does.
@@ -223,16 +223,16 @@ def _task_wording(name: str, task: str, templates: Any, contexts: Collection[str
         raise ConfigError(f"{name}: task {task!r}, prompt: is an empty list; write at least one prompt.")
     parts = [("prompt", prompt, PROMPT_FIELDS[task]) for prompt in prompts]
     for part, template, needed in [*parts, ("completion", completion, COMPLETION_FIELDS[task])]:
-        found = _fields(template, f"{name}: task {task!r}, {part}")
+        fields = _fields(template, f"{name}: task {task!r}, {part}")
         optional = (_SESSION_CONTEXT,) if contexts and part == "prompt" and task in _OF_HISTORIES else ()
-        known = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *optional, *SPECIALS)
-        for field in found:
-            if field not in known:
+        allowed = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *optional, *SPECIALS)
+        for field in fields:
+            if field not in allowed:
                 raise ConfigError(
-                    f"{name}: task {task!r}, {part}: unknown placeholder {{{field}}}; allowed: {', '.join(known)}."
+                    f"{name}: task {task!r}, {part}: unknown placeholder {{{field}}}; allowed: {', '.join(allowed)}."
                 )
         for field in needed:
-            if field not in found and OTHERWISE.get(field) not in found:
+            if field not in fields and OTHERWISE.get(field) not in fields:
                 raise ConfigError(f"{name}: task {task!r}, {part}: the placeholder {{{field}}} is missing.")
     if COMPLETION_FIELDS[task] == ("sid",) and not completion.startswith("{sid}"):
         raise ConfigError(f"{name}: task {task!r}: the completion must begin with {{sid}}, where decoding begins.")

@@ -1,4 +1,4 @@
-"""The project's own baseline: a causal transformer with a full softmax; item text, repeats and counts if wanted."""
+"""Causal transformer over items with a full softmax, and optional item texts, pointer and transition counts."""
 
 import math
 from typing import Any
@@ -41,12 +41,12 @@ class Causal(CausalEncoder):
         label_smoothing: Share of the target's probability that is spread over all rows of the table.
         positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
             padding it counts from the newest item) or "none".
-        text_width: Width T of the text vectors; 0 for none. `set_text` gives them.
-        pointer: Whether items of the history get an additional score by how long ago they occurred.
-        reach: Items back that counts of pairs are looked up; 0 for no counts. `set_transitions` gives them.
-        decay: Weight of each further step back in the counts.
-        reverse: Weight of a pair in the other direction in the counts.
-        num_transitions: Stored counts.
+        text_width: Width T of the text vectors; 0 without. They are set by `set_text`.
+        pointer: Whether items of the history get an additional score by their distance.
+        reach: Largest distance of counted pairs; 0 without counts. Counts are set by `set_transitions`.
+        decay: Decay per step of distance in the counts.
+        reverse: Weight of pairs in the reverse direction in the counts.
+        num_transitions: Number of stored counts.
     """
 
     reads_text = True
@@ -112,16 +112,16 @@ class Causal(CausalEncoder):
         }
 
     def set_text(self, vectors: torch.Tensor) -> None:
-        """Give the items their text vectors.
+        """Set the items' text vectors.
 
-        They are kept times √T, so that the entries of unit vectors are about 1, and their map outweighs the learned
+        They are multiplied by √T, so that entries of unit vectors are about 1 and their map outweighs the learned
         vectors at the start of training.
 
         Args:
             vectors: float32 (N, T), row i of item i + 1; of length about 1.
 
         Raises:
-            ConfigError: If the shape is another.
+            ConfigError: If the shape differs.
         """
         expected_shape = (self.num_items, self.text_map.in_features if self.text_map is not None else 0)
         if tuple(vectors.shape) != expected_shape:
@@ -131,10 +131,10 @@ class Causal(CausalEncoder):
         self.text[1:] = vectors * math.sqrt(vectors.shape[1])
 
     def set_transitions(self, counted: csr_array) -> None:
-        """Give the model its counts, made by `count_transitions` with the model's own reach, decay and reverse.
+        """Set the counts, computed by `count_transitions` with the model's reach, decay and reverse.
 
         Raises:
-            ConfigError: If the model has none, or was built for another number of them.
+            ConfigError: If the model has no counts, or was built for another number of them.
         """
         expected_counts = None if self.pairs is None else len(self.pairs.counts)
         if self.pairs is None or counted.nnz != expected_counts:
@@ -142,7 +142,7 @@ class Causal(CausalEncoder):
         self.pairs.set(counted)
 
     def flaw(self) -> str | None:
-        """See `SequentialModel`; of the counts."""
+        """See `SequentialModel`; checks the counts."""
         return None if self.pairs is None else self.pairs.flaw()
 
     def item_matrix(self) -> torch.Tensor:
@@ -206,7 +206,7 @@ class Causal(CausalEncoder):
         slot: torch.Tensor,
         labels: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Scores at positions, float (P, V), from their vectors; with labels the counts leave theirs out."""
+        """Scores at positions, float (P, V), from their vectors; with labels, their counts are excluded."""
         positions = (
             ScoredPositions(row, slot) if self.pairs is None else self.pairs.positions(histories, row, slot, labels)
         )

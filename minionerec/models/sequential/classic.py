@@ -76,7 +76,7 @@ class GRU4Rec(SequentialModel):
         """See `SequentialModel`."""
         if not self.masks_padding:
             return self._last_vectors(histories)
-        return by_length(lambda rows, positions: self._last_vectors(rows), histories, self.padding)
+        return by_length(lambda group, positions: self._last_vectors(group), histories, self.padding)
 
     def _last_vectors(self, histories: torch.Tensor) -> torch.Tensor:
         states, _ = self.gru(self.dropout(self.items(histories)))
@@ -140,7 +140,7 @@ class Caser(SequentialModel):
         self.needs_users = personal
         self.users = nn.Embedding(num_users + 1, hidden_size) if personal else None
         self.items = nn.Embedding(self.num_items + 1, hidden_size, padding_idx=0)
-        self.vertical = Linear(max_len, vertical)  # in the law of a convolution of height L
+        self.vertical = Linear(max_len, vertical)  # initialised like a convolution of height L
         self.horizontal = nn.ModuleList(nn.Conv1d(hidden_size, horizontal, height + 1) for height in range(max_len))
         self.dropout = Dropout(dropout)
         self.inner = Linear(vertical * hidden_size + horizontal * max_len, hidden_size)
@@ -340,7 +340,7 @@ class BERT4Rec(SequentialModel):
         return vectors
 
     def _before_last(self, histories: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Input of the last layer, and its mask."""
+        """Input and mask of the last layer."""
         x, mask = self.embedding(histories), item_mask(histories)
         for layer in self.layers[:-1]:
             x = layer(x, mask)
@@ -361,7 +361,7 @@ class BERT4Rec(SequentialModel):
             histories: int64 (B, L).
 
         Returns:
-            int64 (B, L), the histories with masks; int64 (B, L), the items to predict, 0 where there is none.
+            int64 (B, L), the histories with masks; int64 (B, L), the items to predict, 0 for none.
         """
         columns = torch.arange(histories.shape[1], device=histories.device)
         if float(torch.rand(())) < self.newest_ratio:

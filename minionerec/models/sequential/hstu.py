@@ -107,10 +107,10 @@ class HSTU(SequentialModel):
         """Mean cross-entropy, over all V rows or over the target and negatives: (K, D) and int64 (K,) to a scalar."""
         if not self.num_negatives:
             return super().cross_entropy(vectors, targets)
-        drawn = torch.randint(1, self.num_items + 1, (len(targets), self.num_negatives), device=targets.device)
-        chosen = torch.cat([targets[:, None], drawn], 1)
+        negatives = torch.randint(1, self.num_items + 1, (len(targets), self.num_negatives), device=targets.device)
+        chosen = torch.cat([targets[:, None], negatives], 1)
         scores = (normalise(self.items(chosen)) @ vectors[:, :, None])[..., 0] / self.temperature
-        repeated = torch.cat([torch.zeros_like(targets[:, None], dtype=torch.bool), drawn == targets[:, None]], 1)
+        repeated = torch.cat([torch.zeros_like(targets[:, None], dtype=torch.bool), negatives == targets[:, None]], 1)
         return nn.functional.cross_entropy(scores.masked_fill(repeated, _REPEATED), torch.zeros_like(targets))
 
 
@@ -135,7 +135,7 @@ class HSTUBlock(nn.Module):
         Args:
             x: float (B, L, D).
             seen: float (B, 1, L, L), 1 where a query sees a key, else 0.
-            at: int64 (B,), the one slot of each row that is wanted.
+            at: int64 (B,), the one slot of each row to compute.
         """
         width = x.shape[1]
         normed = nn.functional.layer_norm(x, x.shape[-1:], eps=_NORM_EPS)
@@ -154,6 +154,6 @@ class HSTUBlock(nn.Module):
 
 
 def normalise(x: torch.Tensor) -> torch.Tensor:
-    """Vectors of length 1 along the last axis; shorter ones than 1e-6 are divided by that."""
+    """Scale vectors to length 1 along the last axis; lengths below 1e-6 are clamped."""
     unit: torch.Tensor = x / x.norm(dim=-1, keepdim=True).clamp(min=_NORM_EPS)
     return unit

@@ -35,7 +35,7 @@ def check_share(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class ModelData:
-    """Facts of the data that a model is built from, and fixed inputs that it may read besides histories.
+    """Properties of the data that a model is built from, and fixed inputs besides histories.
 
     Attributes:
         padding: Side on which histories are padded.
@@ -53,17 +53,17 @@ class ModelData:
 
 
 class SequentialModel(nn.Module):
-    """A recommender that gives a vector for a history of items, and ranks items by their product with it (`scores`).
+    """Base class of recommenders that score items by the product of their vectors with a vector of the history.
 
     Items are numbered 1 to `num_items`; 0 is padding. A batch of histories is int64 (B, L), L at most `max_len`, oldest
-    item first, padded on the side `padding`. Trailing (or leading) columns that are padding in every row may be dropped
-    by a model where that leaves its result unchanged, and only there.
+    item first, padded on the side `padding`. A model may drop columns that are padding in every row only if that does
+    not change its result.
 
-    A model takes these and its own hyper-parameters by name, and passes on those that it has in common with its base.
+    A subclass takes its hyper-parameters as keyword arguments and passes on those below.
 
     Args:
         num_items: Number of items N.
-        max_len: Longest history that the model reads; one in which padding takes part fills shorter batches up to it.
+        max_len: Maximum length of a history; a model whose result depends on padding pads shorter batches to it.
         padding: Side on which histories are padded.
         hidden_size: Width D.
 
@@ -77,9 +77,9 @@ class SequentialModel(nn.Module):
         masks_padding: Whether a row's vectors stay the same when columns are dropped that are padding in it, so that
             training at all positions may go by groups of similar length.
         needs_users: Whether `user_vectors` reads `users`.
-        reads_text: Whether the model reads text vectors of the items (`set_text`) where there are any.
+        reads_text: Whether the model can read text vectors of the items (`set_text`).
         reads_digits: Whether the model needs digits of the items (`set_digits`).
-        learns_next: Whether `loss` is that of the next items, so that it may be conditioned on session contexts.
+        learns_next: Whether `loss` predicts the next items, so that the model can be conditioned on session contexts.
         label_smoothing: Share of the target's probability that the losses spread over all V rows.
         session_states: Scale and shift of vectors by session context; None in a model that is not conditioned on it.
     """
@@ -113,14 +113,14 @@ class SequentialModel(nn.Module):
         return {"padding": data.padding}
 
     def flaw(self) -> str | None:
-        """The error in buffers that were read from a file; None if there is none."""
+        """Describe the first inconsistency of loaded buffers; None if there is none."""
         return None
 
     def condition_on_session(self) -> None:
-        """Condition the model on the session context of the next item; at first it makes no difference.
+        """Condition the model on the session context of the next item, initially without effect.
 
         Raises:
-            ConfigError: If its loss is not that of the next items.
+            ConfigError: If the loss does not predict the next items.
         """
         if not self.learns_next:
             raise ConfigError(
@@ -132,32 +132,32 @@ class SequentialModel(nn.Module):
         self.session_states = SessionStates(width)
 
     def set_text(self, vectors: torch.Tensor) -> None:
-        """Give the items fixed text vectors, where the model reads them.
+        """Set fixed text vectors of the items.
 
         Args:
             vectors: float32 (N, T), row i of item i + 1.
 
         Raises:
-            ConfigError: If the model reads none, or they do not fit it.
+            ConfigError: If the model reads no text vectors, or their shape differs.
         """
         raise ConfigError(f"{type(self).__name__} reads no text vectors; leave vectors out.")
 
     def set_transitions(self, counted: csr_array) -> None:
-        """Give the model transition counts of training, where it reads them.
+        """Set transition counts of the training examples.
 
         Raises:
-            ConfigError: If the model reads none, or was built for another number of them.
+            ConfigError: If the model reads no counts, or was built for another number of them.
         """
         raise ConfigError(f"{type(self).__name__} reads no counts of pairs.")
 
     def set_digits(self, digits: torch.Tensor) -> None:
-        """Give the items their digits, where the model reads them.
+        """Set the items' digits.
 
         Args:
             digits: int (N, M), row i of item i + 1.
 
         Raises:
-            ConfigError: If the model reads none, or they do not fit it.
+            ConfigError: If the model reads no digits, or their shape differs.
         """
         raise ConfigError(f"{type(self).__name__} reads no digits; leave digits out.")
 
@@ -185,14 +185,14 @@ class SequentialModel(nn.Module):
         raise NotImplementedError
 
     def item_matrix(self) -> torch.Tensor:
-        """Vectors that items are scored with: float (V, D), row 0 for padding."""
+        """Vectors with which items are scored: float (V, D), row 0 for padding."""
         raise NotImplementedError
 
     def conditioned(self, vectors: torch.Tensor, contexts: torch.Tensor | None) -> torch.Tensor:
-        """Vectors as they are scored with, by the session contexts of the next items.
+        """Condition vectors on the session contexts of the next items, before scoring.
 
         Args:
-            vectors: float (K, D), of `user_vectors` or `position_vectors`.
+            vectors: float (K, D), from `user_vectors` or `position_vectors`.
             contexts: int64 (K,), indices into `minionerec.data.contexts.SESSION_CONTEXTS`; all unknown if None. A model
                 that is not conditioned on them ignores them.
 
@@ -210,7 +210,7 @@ class SequentialModel(nn.Module):
         """Scores of all rows of the item table.
 
         Args:
-            vectors: float (..., D), of `user_vectors` or `position_vectors`, after `conditioned`.
+            vectors: float (..., D), from `user_vectors` or `position_vectors`, after `conditioned`.
 
         Returns:
             float (..., V).
@@ -281,9 +281,9 @@ class SequentialModel(nn.Module):
         Returns:
             float (K, D), int64 (K,), int64 (K,).
         """
-        every = torch.arange(len(histories), device=histories.device), slice(0, histories.shape[1])
+        whole_batch = torch.arange(len(histories), device=histories.device), slice(0, histories.shape[1])
         vectors, rows, slots = [], [], []
-        for positions, columns in length_groups(histories, self.padding) if self.masks_padding else [every]:
+        for positions, columns in length_groups(histories, self.padding) if self.masks_padding else [whole_batch]:
             row, slot = (targets[positions, columns] > 0).nonzero(as_tuple=True)
             vectors.append(self.position_vectors(histories[positions, columns])[row, slot])
             rows.append(positions[row])
@@ -297,11 +297,11 @@ class SequentialModel(nn.Module):
 
 
 class CausalEncoder(SequentialModel):
-    """Causal layers, and a norm after them, over a model's input vectors.
+    """Base class of models with causal layers and a final norm over input vectors.
 
     Attributes:
         layers: Causal layers.
-        norm: The map of the last state; the identity where layers end with a norm.
+        norm: Final norm; the identity if layers end with a norm.
     """
 
     causal = True
@@ -314,7 +314,7 @@ class CausalEncoder(SequentialModel):
         raise NotImplementedError
 
     def scale_residual_maps(self) -> None:
-        """Draw the maps that end in residual connections so that their sum does not grow with the number of layers."""
+        """Initialise the maps before residual connections so that their sum does not grow with the number of layers."""
         for layer in self.modules():
             if isinstance(layer, CausalLayer):
                 for part in (layer.out, layer.outer):

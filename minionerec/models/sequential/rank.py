@@ -1,4 +1,4 @@
-"""Full ranking of every example's target, in chunks, without sorting; sorted lists only for files."""
+"""Ranks of every example's target among all items, in chunks and without sorting; and sorted lists."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,7 +15,7 @@ _SCORES_AT_ONCE = 2_000_000
 
 
 def count_ranks(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Rank of one column of each row, found by counting larger scores; of equal scores the lower column comes first.
+    """Rank of one column of each row, by counting larger scores; ties go to the lower column.
 
     Args:
         scores: float (B, V).
@@ -28,9 +28,9 @@ def count_ranks(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         >>> count_ranks(torch.tensor([[0.5, 0.9, 0.5], [0.5, 0.9, 0.5]]), torch.tensor([0, 2])).tolist()
         [2, 3]
     """
-    own = scores.gather(1, targets[:, None])
-    ranks = 1 + (scores > own).sum(1)
-    equal = scores == own
+    target_scores = scores.gather(1, targets[:, None])
+    ranks = 1 + (scores > target_scores).sum(1)
+    equal = scores == target_scores
     tied = (equal.sum(1) > 1).nonzero()[:, 0]
     if len(tied):
         before = torch.arange(scores.shape[1], device=scores.device)[None] < targets[tied, None]
@@ -38,25 +38,25 @@ def count_ranks(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return ranks
 
 
-def check_items(model: SequentialModel, rows: SplitExamples, histories: np.ndarray) -> None:
-    """Check that a model's table holds all items of some examples, with histories of `SplitExamples.padded`.
+def check_items(model: SequentialModel, examples: SplitExamples, histories: np.ndarray) -> None:
+    """Check that a model's table has all items of examples, with histories from `SplitExamples.padded`.
 
     Raises:
         DataError: Naming the first row with an item beyond the table.
     """
-    targets = rows.targets + 1
+    targets = examples.targets + 1
     items = np.maximum(targets, histories.max(1, initial=0))
-    wrong = np.flatnonzero((items > model.num_items) | (targets < 1))
-    if len(wrong):
+    invalid = np.flatnonzero((items > model.num_items) | (targets < 1))
+    if len(invalid):
         raise DataError(
-            f"row {wrong[0]} (of {len(items)}) has item {items[wrong[0]]} and target {targets[wrong[0]]}, but the "
-            f"model's table has items 1 to {model.num_items}. Use the data that the model was built for."
+            f"row {invalid[0]} (of {len(items)}) has item {items[invalid[0]]} and target {targets[invalid[0]]}, but "
+            f"the model's table has items 1 to {model.num_items}. Use the data that the model was built for."
         )
 
 
 def masked_scores(
     model: SequentialModel,
-    rows: SplitExamples,
+    examples: SplitExamples,
     seen: str,
     device: torch.device,
     description: str,
@@ -64,40 +64,40 @@ def masked_scores(
     users: np.ndarray | None = None,
     contexts: np.ndarray | None = None,
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Scores of all items for chunks of rows, with seen items and padding treated by a protocol.
+    """Scores of all items for chunks of examples, with seen items and padding masked as in a protocol.
 
     Args:
         model: The model, in evaluation mode.
-        rows: R rows.
+        examples: R examples.
         seen: See `minionerec.data.protocols.Protocol`.
-        device: Where the model is.
-        description: Shown at the progress bar.
-        users: int64 (R,), number of each row's user, where the model reads it.
-        contexts: int8 (R,), session context of each row, indices into
-            `minionerec.data.contexts.SESSION_CONTEXTS`; None for nothing known.
+        device: Device of the model.
+        description: Label of the progress bar.
+        users: int64 (R,), number of each example's user, if the model reads it.
+        contexts: int8 (R,), session context of each example, indices into
+            `minionerec.data.contexts.SESSION_CONTEXTS`; all unknown if None.
 
     Yields:
-        Rows, and float (b, V); changing the scores is fine.
+        Slice of the examples, and scores float (b, V), which may be modified.
 
     Raises:
-        ConfigError: If a score is not a number.
+        ConfigError: If a score is NaN.
         DataError: If an item is not in the model's table.
     """
-    histories = rows.padded(model.max_len, model.padding)
-    check_items(model, rows, histories)
+    histories = examples.padded(model.max_len, model.padding)
+    check_items(model, examples, histories)
     size = max(16, min(1024, _SCORES_AT_ONCE // (model.num_items + 1)))
-    owners = np.zeros(len(rows), dtype=np.int64) if users is None else users
-    for start in progress(range(0, len(rows), size), description, unit="chunk"):
-        chunk = slice(start, min(start + size, len(rows)))
+    owners = np.zeros(len(examples), dtype=np.int64) if users is None else users
+    for start in progress(range(0, len(examples), size), description, unit="chunk"):
+        chunk = slice(start, min(start + size, len(examples)))
         chunk_histories = torch.from_numpy(histories[chunk]).to(device, torch.int64)
         chosen = None if contexts is None else torch.from_numpy(contexts[chunk]).to(device, torch.int64)
         scores = model.scores(chunk_histories, torch.from_numpy(owners[chunk]).to(device), chosen)
         if bool(scores.isnan().any()):
             raise ConfigError("the model's scores are not numbers: training diverged. Lower learning_rate.")
         if seen != "keep":
-            begins, ends = rows.firsts[chunk], rows.ends[chunk]
+            begins, ends = examples.firsts[chunk], examples.ends[chunk]
             position = torch.from_numpy(np.repeat(np.arange(len(begins)), ends - begins)).to(device)
-            items = torch.from_numpy(rows.items[ranges(begins, ends)].astype(np.int64) + 1).to(device)
+            items = torch.from_numpy(examples.items[ranges(begins, ends)].astype(np.int64) + 1).to(device)
             scores[position, items] = 0.0 if seen == "zero" else -torch.inf
         if seen != "zero":
             scores[:, 0] = -torch.inf
@@ -107,7 +107,7 @@ def masked_scores(
 @torch.inference_mode()
 def rank_rows(
     model: SequentialModel,
-    rows: SplitExamples,
+    examples: SplitExamples,
     seen: str,
     device: torch.device,
     sid_numbers: np.ndarray | None = None,
@@ -119,11 +119,11 @@ def rank_rows(
 
     Args:
         model: The model; it is put into evaluation mode.
-        rows: R rows.
+        examples: R examples.
         seen: See `minionerec.data.protocols.Protocol`.
-        device: Where the model is.
-        sid_numbers: int64 (N,), number of each item's SID, for ranks among distinct SIDs too. An SID scores as the best
-            of its items.
+        device: Device of the model.
+        sid_numbers: int64 (N,), number of each item's SID, for additional ranks among distinct SIDs, whose score is
+            that of their best item.
         users: See `masked_scores`.
         contexts: See `masked_scores`.
 
@@ -131,10 +131,10 @@ def rank_rows(
         "item", and with `sid_numbers` "sid": int64 (R,), ranks from 1.
     """
     model.eval()
-    targets = torch.from_numpy(rows.targets.astype(np.int64) + 1)
-    ranks = {name: np.zeros(len(rows), dtype=np.int64) for name in ("item", "sid")[: 1 + (sid_numbers is not None)]}
+    targets = torch.from_numpy(examples.targets.astype(np.int64) + 1)
+    ranks = {name: np.zeros(len(examples), dtype=np.int64) for name in ("item", "sid")[: 1 + (sid_numbers is not None)]}
     numbers = None if sid_numbers is None else torch.from_numpy(sid_numbers).to(device)
-    for chunk, scores in masked_scores(model, rows, seen, device, "ranking", users=users, contexts=contexts):
+    for chunk, scores in masked_scores(model, examples, seen, device, "ranking", users=users, contexts=contexts):
         chunk_targets = targets[chunk].to(device)
         ranks["item"][chunk] = count_ranks(scores, chunk_targets).cpu().numpy()
         if numbers is not None:
@@ -147,7 +147,7 @@ def rank_rows(
 @torch.inference_mode()
 def top_items(
     model: SequentialModel,
-    rows: SplitExamples,
+    examples: SplitExamples,
     seen: str,
     device: torch.device,
     k: int,
@@ -156,26 +156,27 @@ def top_items(
     users: np.ndarray | None = None,
     contexts: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best items of every row.
+    """The best items for every example.
 
     Args:
         model: The model; it is put into evaluation mode.
-        rows: R rows.
+        examples: R examples.
         seen: See `minionerec.data.protocols.Protocol`.
-        device: Where the model is.
+        device: Device of the model.
         k: Length of the lists, at most V.
-        allowed: Gives for rows which items, counted from 0, may be listed: bool (b, N); all if None.
+        allowed: Function from a slice of examples to the items, counted from 0, that may be listed: bool (b, N); all if
+            None.
         users: See `masked_scores`.
         contexts: See `masked_scores`.
 
     Returns:
-        int64 (R, k) items from 1 (0 is padding, where a protocol lets it compete), best first, of equal scores the
-        lower one first, and float32 (R, k) scores; -inf for an item that may not be recommended.
+        int64 (R, k) items from 1 (0 is padding, if a protocol ranks it), best first, ties to the lower item; and
+        float32 (R, k) scores, -inf for an item that may not be recommended.
     """
     model.eval()
-    items = np.zeros((len(rows), k), dtype=np.int64)
-    values = np.zeros((len(rows), k), dtype=np.float32)
-    for chunk, scores in masked_scores(model, rows, seen, device, "listing", users=users, contexts=contexts):
+    items = np.zeros((len(examples), k), dtype=np.int64)
+    values = np.zeros((len(examples), k), dtype=np.float32)
+    for chunk, scores in masked_scores(model, examples, seen, device, "listing", users=users, contexts=contexts):
         if allowed is not None:
             scores[:, 1:].masked_fill_(torch.from_numpy(~allowed(chunk)).to(device), -torch.inf)
         best, best_items = top_scores(scores, k)

@@ -36,7 +36,7 @@ def model_class(name: str) -> type[SequentialModel]:
     """The class of a model.
 
     Raises:
-        ConfigError: If there is no model of that name.
+        ConfigError: If the name is unknown.
     """
     if name not in MODELS:
         raise ConfigError(f"unknown model {name!r}; known models: {', '.join(sorted(MODELS))}.")
@@ -44,9 +44,9 @@ def model_class(name: str) -> type[SequentialModel]:
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
-    """Hyper-parameters of a model and their defaults, of its constructor and those of its bases.
+    """Hyper-parameters of a model, including those of its base classes, with their defaults.
 
-    Where there is no default it is `inspect.Parameter.empty`.
+    The default of a required one is `inspect.Parameter.empty`.
 
     Raises:
         ConfigError: If there is no model of that name.
@@ -58,14 +58,14 @@ def hyper_parameters(name: str) -> dict[str, Any]:
 
 
 def check_hyper(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyper-parameters that a user gives a model, each of its default's type.
+    """Check a user's hyper-parameters and convert them to the types of the defaults.
 
     Args:
         name: Key of `MODELS`.
-        values: Name to value, as YAML or the command line reads them.
+        values: Name → value, from YAML or the command line.
 
     Raises:
-        ConfigError: If a name is unknown, or set by the data, or a value does not fit.
+        ConfigError: If a name is unknown or determined by the data, or a value has another type.
 
     Example:
         >>> check_hyper("sasrec", {"hidden_size": 32, "hidden_dropout": "1e-1"})
@@ -85,17 +85,16 @@ def check_hyper(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -> SequentialModel:
-    """Build a sequential recommender with freshly drawn weights.
+    """Build a sequential recommender with random weights.
 
     Args:
         name: Key of `MODELS`.
         num_items: Number of items; they are numbered 1 to `num_items`, 0 is padding.
-        max_len: Longest history that the model reads.
-        **hyper: Hyper-parameters of the model, as its class documents them.
+        max_len: Maximum length of a history.
+        **hyper: Hyper-parameters, as documented by the model's class.
 
     Raises:
-        ConfigError: If the name or a hyper-parameter is unknown, one without a default is missing, or a value does not
-            serve.
+        ConfigError: If the name or a hyper-parameter is unknown, a required one is missing, or a value is out of range.
 
     Example:
         >>> model = build_model("sasrec", num_items=3646, max_len=50, hidden_size=64)
@@ -112,11 +111,9 @@ def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -
     return MODELS[name](num_items=num_items, max_len=max_len, **hyper)
 
 
-# Trained sequential recommenders on disk: weights, and what to build around them.
-
 WEIGHTS_FILE, MODEL_FILE = "model.safetensors", "model.json"
 _REMEDY = "Train it again (minionerec train-sequential)."
-_SMALL = 1000  # a hyper-parameter that is no size of a tensor, such as a number of negatives, is no larger
+_SMALL = 1000  # bound on hyper-parameters that are no size of a tensor, such as a number of negatives
 
 
 def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any], folder: Path) -> None:
@@ -135,14 +132,13 @@ def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any],
 
 
 def load_sequential(path: str | Path) -> SequentialModel:
-    """A trained recommender, in evaluation mode.
+    """Load a trained recommender in evaluation mode.
 
     Args:
         path: The folder `model` of `minionerec train-sequential`.
 
     Raises:
-        ArtefactError: If it is none, a file of it was changed since it was written, or weights and description are not
-            of one model.
+        ArtefactError: If the folder holds no such model, a file was changed, or weights and description do not match.
     """
     open_artefact(path, MODEL_KIND)
     folder = Path(path)
@@ -170,21 +166,30 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialModel:
-    """The model that a description describes, not larger than its weights, on the meta device."""
-    about = read_json(file)
+    """Build the described model on the meta device, after checking its sizes against those of the weights."""
+    description = read_json(file)
     types = {"model": str, "num_items": int, "max_len": int, "hyper": dict}
-    if not isinstance(about, dict) or not all(type(about.get(name)) is kind for name, kind in types.items()):
+    if not isinstance(description, dict) or not all(
+        type(description.get(name)) is kind for name, kind in types.items()
+    ):
         raise ArtefactError(f"{file}: expected an object with {', '.join(types)}. {_REMEDY}")
-    if type(conditioned := about.get("session_context", False)) is not bool:
+    if type(conditioned := description.get("session_context", False)) is not bool:
         raise ArtefactError(f"{file}: session_context is {shown(conditioned)}, expected true or false. {_REMEDY}")
-    most = max((side for value in tensors.values() for side in value.shape), default=0)
-    sizes = [about["num_items"], about["max_len"], *(n for n in about["hyper"].values() if isinstance(n, int))]
-    if max(sizes) > max(most, _SMALL):
-        raise ArtefactError(f"{file}: has a size of {max(sizes)}, but no tensor is longer than {most}. {_REMEDY}")
+    largest = max((side for value in tensors.values() for side in value.shape), default=0)
+    sizes = [
+        description["num_items"],
+        description["max_len"],
+        *(n for n in description["hyper"].values() if isinstance(n, int)),
+    ]
+    if max(sizes) > max(largest, _SMALL):
+        raise ArtefactError(f"{file}: has a size of {max(sizes)}, but no tensor is longer than {largest}. {_REMEDY}")
     try:
         with torch.device("meta"):
             model = build_model(
-                about["model"], num_items=about["num_items"], max_len=about["max_len"], **about["hyper"]
+                description["model"],
+                num_items=description["num_items"],
+                max_len=description["max_len"],
+                **description["hyper"],
             )
             if conditioned:
                 model.condition_on_session()

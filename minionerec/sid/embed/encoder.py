@@ -7,7 +7,7 @@ from pathlib import Path
 from minionerec.core.artefacts import is_artefact, read_manifest
 from minionerec.core.errors import ConfigError, DataError
 
-_READY = {".npy": "a .npy file with one row per item", ".parquet": "a table with columns item_id and vector"}
+_VECTOR_FILES = {".npy": "a .npy file with one row per item", ".parquet": "a table with columns item_id and vector"}
 TFIDF, WORDLLAMA, INTERACTIONS = "tfidf", "wordllama", "interactions"
 WORDLLAMA_WEIGHTS, WORDLLAMA_TOKENIZER = "l2_supercat_256.safetensors", "l2_supercat_tokenizer_config.json"
 _MODEL_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
@@ -15,23 +15,23 @@ _MODEL_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 @dataclass(frozen=True)
 class VectorSource:
-    """The source of item vectors.
+    """Source of item vectors.
 
     Attributes:
         encoder: "tfidf", "wordllama", "interactions", the path of a `.npy` or `.parquet` file or of an artefact of
             vectors, or a Hugging Face model by name or directory.
-        with_interactions: Whether factors of item co-occurrence in the training interactions stand beside the
+        with_interactions: Whether to append factors of item co-occurrence in the training interactions to the
             encoder's vectors.
         dimensions: Dimensions of TF-IDF vectors and of factors of interactions; lowered for small catalogues.
-        pooling: How token states of a Hugging Face model become one vector (`minionerec.sid.embed.hf.POOLINGS`), or
-            "auto" as its own files say.
-        prefix: Text put before each item's text for a Hugging Face model.
+        pooling: Pooling of token states of a Hugging Face model (key of `minionerec.sid.embed.hf.POOLINGS`), or "auto"
+            for the pooling in the model's files.
+        prefix: Text before each item's text for a Hugging Face model.
         max_length: Maximum number of tokens per text for a Hugging Face model.
         dtype: Dtype of a Hugging Face model's weights.
-        normalise: Whether vectors of a Hugging Face model are scaled to length 1.
-        device: Device of a Hugging Face model; "auto" is a GPU where there is one.
-        processes: Processes that run a Hugging Face model, each with a copy of it.
-        cache: Folder that keeps the vectors of a Hugging Face model by the hash of their text; None keeps none.
+        normalise: Whether to scale vectors of a Hugging Face model to length 1.
+        device: Device of a Hugging Face model; "auto" is a GPU if there is one.
+        processes: Number of processes that run a Hugging Face model, each with its own copy.
+        cache: Folder that caches vectors of a Hugging Face model by the hash of their text; no cache if None.
         seed: Seed of TF-IDF's decomposition and of the factors of interactions.
     """
 
@@ -50,7 +50,7 @@ class VectorSource:
 
     @property
     def reads_interactions(self) -> bool:
-        """Whether vectors are made of training interactions, too."""
+        """Whether vectors depend on the training interactions."""
         return self.with_interactions or self.encoder == INTERACTIONS
 
 
@@ -64,9 +64,9 @@ def encoder_inputs(encoder: str) -> dict[str, Path]:
     path = Path(encoder)
     if encoder in (WORDLLAMA, INTERACTIONS):
         return _wordllama_files() if encoder == WORDLLAMA else {}
-    if path.suffix in _READY:
+    if path.suffix in _VECTOR_FILES:
         if not path.is_file():
-            raise DataError(f"{path}: no such file. Give {_READY[path.suffix]}.")
+            raise DataError(f"{path}: no such file. Give {_VECTOR_FILES[path.suffix]}.")
         return {"vectors": path}
     if is_artefact(path) and read_manifest(path)["kind"] == "vectors":
         return {"vectors": path}
@@ -82,23 +82,23 @@ def encoder_inputs(encoder: str) -> dict[str, Path]:
 
 
 def _wordllama_files() -> dict[str, Path]:
-    """Weights and tokenizer in the package of WordLlama, which is not imported: its own loader may use the network.
+    """Weights and tokenizer of the package WordLlama, which is not imported because its loader may use the network.
 
     Raises:
         ConfigError: If the package is not installed or lacks a file.
     """
-    found = find_spec("wordllama")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("wordllama")
+    if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
             f"encoder is {WORDLLAMA!r}, but its package is not installed. Install it: pip install "
             "'minionerec[wordllama]'."
         )
-    package = Path(found.submodule_search_locations[0])
+    package = Path(spec.submodule_search_locations[0])
     files = package / "weights" / WORDLLAMA_WEIGHTS, package / "tokenizers" / WORDLLAMA_TOKENIZER
     for file in files:
         if not file.is_file():
             raise ConfigError(
-                f"{file}: no such file. This version of WordLlama lacks it, and nothing is downloaded; install the "
-                "one of the extra: pip install 'minionerec[wordllama]'."
+                f"{file}: no such file. This version of WordLlama lacks it, and nothing is downloaded. Install the "
+                "version of the extra: pip install 'minionerec[wordllama]'."
             )
     return {f"encoder/{file.name}": file for file in files}

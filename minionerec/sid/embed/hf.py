@@ -1,4 +1,4 @@
-"""Any Hugging Face encoder as a maker of item vectors, pooled as the files beside it say."""
+"""Item vectors from any Hugging Face encoder, pooled as its sentence-transformers files define."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 DTYPES = ("float32", "bfloat16", "float16")
-_LARGEST_BATCH = {"cpu": 32, "cuda": 256}  # of texts, by kind of device: more would not be faster
+_LARGEST_BATCH = {"cpu": 32, "cuda": 256}  # texts, by type of device; larger batches are not faster
 
 
 def pool_mean(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
@@ -25,24 +25,24 @@ def pool_mean(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
 
     Args:
         hidden: float (B, T, D), last hidden states.
-        mask: int (B, T), 1 for a real token and 0 for padding, on whichever side.
+        mask: int (B, T), 1 for a real token and 0 for padding, on either side.
 
     Returns:
         float (B, D).
     """
-    kept = hidden.masked_fill(mask.unsqueeze(-1) == 0, 0)  # not a product: padding may hold NaN
-    return kept.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    states = hidden.masked_fill(mask.unsqueeze(-1) == 0, 0)  # not a product: padding may hold NaN
+    return states.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def pool_last(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
     """State of the last real token of each text; arguments and result as in `pool_mean`."""
     positions = mask.cumsum(dim=1).argmax(dim=1)  # the first position where the count of real tokens is full
-    return hidden[_rows(hidden), positions]
+    return hidden[_batch_indices(hidden), positions]
 
 
 def pool_first(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
     """State of the first real token (CLS in BERT-like models); arguments and result as in `pool_mean`."""
-    return hidden[_rows(hidden), mask.argmax(dim=1)]
+    return hidden[_batch_indices(hidden), mask.argmax(dim=1)]
 
 
 def pool_max(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
@@ -56,7 +56,7 @@ def pool_weighted(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor
     return (hidden.masked_fill(mask.unsqueeze(-1) == 0, 0) * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
-def _rows(hidden: "torch.Tensor") -> "torch.Tensor":
+def _batch_indices(hidden: "torch.Tensor") -> "torch.Tensor":
     import torch
 
     return torch.arange(len(hidden), device=hidden.device)
@@ -80,32 +80,31 @@ _MODES = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last", "weig
 
 
 TextVectors = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Vectors of N texts, float32 (N, D), zeros for a text without a token; tokens that were read of each, special ones
-included, int32 (N,); and whether it was truncated, bool (N,)."""
+"""Vectors of N texts, float32 (N, D), zeros for a text without a token; number of tokens read from each, including
+special tokens, int32 (N,); whether each was truncated, bool (N,)."""
 
 
 class HFEncoder:
-    """A Hugging Face model that makes vectors of texts; code that comes with a checkpoint is never run.
+    """Encoder of texts by a Hugging Face model; code that comes with a checkpoint is never run.
 
-    Texts are batched by length, as many as memory holds, and padded on the right whatever the tokenizer's own side is:
-    only then do models with absolute positions see the positions that they see for a text alone. Of an encoder-decoder
-    the encoder is used. The files of sentence-transformers that lie beside a model are followed: `modules.json` with
-    Pooling, Dense, Normalize and Dropout, `max_seq_length`, `do_lower_case`, and the prompt that it reads by default.
+    Texts are batched by length and padded on the right whatever the tokenizer's padding side, so that absolute
+    positions are those of a text alone. For an encoder-decoder model the encoder is used. The model's
+    sentence-transformers files are followed: `modules.json` with Pooling, Dense, Normalize and Dropout,
+    `max_seq_length`, `do_lower_case`, and the default prompt.
 
     Args:
         model_name_or_path: Name on the hub, or directory, of a model with its tokenizer.
-        pooling: "auto", the model's own, or a key of `POOLINGS`: "mean" over real tokens, the "last" real token, "cls",
-            the first real token, "max", or "weighted", a mean in which the n-th token has weight n.
-        max_length: Most tokens kept of a text, special tokens included; lowered to the model's limit.
-        device: "auto" (CUDA where there is one, else CPU) or a torch device such as "cuda:1".
-        prefix: Put before every text, e.g. "passage: " for encoders trained with one.
-        dtype: Type of the weights in memory: "float32", "bfloat16" or "float16". Pooling, and what follows it, is in
-            float32 always.
-        otherwise: What "auto" is for a model that names no pooling.
+        pooling: "auto" for the model's own pooling, or a key of `POOLINGS`: "mean" over real tokens, the "last" real
+            token, the first real token ("cls"), "max", or "weighted", a mean in which the n-th token has weight n.
+        max_length: Maximum number of tokens of a text, including special tokens; lowered to the model's limit.
+        device: "auto" (CUDA if there is one, else CPU) or a torch device such as "cuda:1".
+        prefix: Text before every text, e.g. "passage: " for encoders trained with one.
+        dtype: Dtype of the weights: "float32", "bfloat16" or "float16". Pooling and later modules are in float32.
+        otherwise: Pooling of "auto" for a model that names none.
 
     Raises:
-        ConfigError: If there is no such device, the model cannot be loaded or gives no states of tokens, or a part of
-            it is not supported.
+        ConfigError: If the device does not exist, the model cannot be loaded or has no token states, or a module is
+            not supported.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class HFEncoder:
             )
         self.lower = files.lower
         self.limit = _token_limit(self.tokenizer, model, max_length, files.max_length)
-        # Which transformers 5 does not read for every kind of tokenizer.
+        # transformers 5 does not read add_eos_token for every kind of tokenizer.
         ends = files.ends and self.tokenizer("a")["input_ids"][-1:] != [self.tokenizer.eos_token_id]
         self.end = [self.tokenizer.eos_token_id] if ends else []
         padding = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
@@ -158,18 +157,18 @@ class HFEncoder:
         Raises:
             DataError: If a vector is not finite (weights of 16 bits can overflow).
         """
-        read = [self.prefix + text for text in texts]
-        read = [text.lower() for text in read] if self.lower else read
-        token_ids, long = _tokenise(self.tokenizer, read, self.limit, self.end)
+        inputs = [self.prefix + text for text in texts]
+        inputs = [text.lower() for text in inputs] if self.lower else inputs
+        token_ids, truncated = _tokenise(self.tokenizer, inputs, self.limit, self.end)
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int32)
         vectors = pooled_states(self.model, token_ids, self.pooling, self.padding, self.after)
-        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(bad):
+        invalid = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(invalid):
             raise DataError(
-                f"{self.name}: the vector of {texts[bad[0]][:60]!r} is not finite ({len(bad)} of {len(texts)}). "
-                "Use dtype float32."
+                f"{self.name}: the vector of {texts[invalid[0]][:60]!r} is not finite ({len(invalid)} of "
+                f"{len(texts)}). Use dtype float32."
             )
-        return vectors, lengths, np.isin(np.arange(len(texts)), long)
+        return vectors, lengths, np.isin(np.arange(len(texts)), truncated)
 
 
 def pooled_states(
@@ -181,20 +180,20 @@ def pooled_states(
 ) -> np.ndarray:
     """Vectors of texts from the last hidden states of a model.
 
-    Texts are batched by length and padded on the right: at most 32 on a CPU, else 256, as many as half of the free
-    memory is reckoned to hold, and fewer once it has ended. A text of T tokens is reckoned to take
+    Texts are batched by length and padded on the right. A batch has at most 32 texts on a CPU and 256 on a GPU, uses
+    about half of the free memory, and shrinks when memory runs out. The estimate for a text of T tokens is
 
         T (2 n D + 6 D + 4 F) + 4 H T T
 
-    values of the weights' dtype: keys and values of n layers of width D, activations of one that is F wide inside, and
-    attention mask and weights of H heads; and its states in float32.
+    values of the weights' dtype (keys and values of n layers of width D, activations of one layer of inner width F,
+    attention mask and weights of H heads), and the final states in float32.
 
     Args:
-        model: A model without a head, in evaluation mode, where it is to run.
+        model: A model without a head, in evaluation mode, on the device to use.
         token_ids: Token ids of N texts.
         pooling: Key of `POOLINGS`.
-        padding: Token that pads.
-        after: What is done to the pooled states, in this order, each float (B, D) → float (B, D').
+        padding: Padding token id.
+        after: Functions applied to the pooled states in this order, each float (B, D) → float (B, D').
 
     Returns:
         float32 (N, D); zeros for a text without a token.
@@ -211,8 +210,8 @@ def pooled_states(
     inner = getattr(config, "intermediate_size", 4 * width)
     values = longest * (2 * width * getattr(config, "num_hidden_layers", 0) + 6 * width + 4 * inner)
     values += 4 * getattr(config, "num_attention_heads", 0) * longest**2
-    each = values * model.dtype.itemsize + 4 * longest * width
-    size = fitting_count(each, device, _LARGEST_BATCH.get(device.type, _LARGEST_BATCH["cuda"]))
+    text_bytes = values * model.dtype.itemsize + 4 * longest * width
+    size = fitting_count(text_bytes, device, _LARGEST_BATCH.get(device.type, _LARGEST_BATCH["cuda"]))
     batches = [order[start : start + size] for start in range(0, len(order), size)]
 
     def pooled(texts: Sequence[Sequence[int]]) -> np.ndarray:
@@ -225,39 +224,39 @@ def pooled_states(
         vectors = POOLINGS[pooling](
             model(input_ids=ids.to(device), attention_mask=mask).last_hidden_state.float(), mask
         )
-        for change in after:
-            vectors = change(vectors)
-        found: np.ndarray = vectors.cpu().numpy()
-        return found
+        for function in after:
+            vectors = function(vectors)
+        array: np.ndarray = vectors.cpu().numpy()
+        return array
 
     def states(batch: Sequence[int]) -> np.ndarray:
         return pooled([token_ids[text] for text in batch])
 
-    vectors: np.ndarray | None = None  # as wide as what the model gives, which its configuration need not say
+    vectors: np.ndarray | None = None  # allocated when the width of the model's output is known
     with torch.inference_mode():
-        for batch, found in fitting_parts(states, batches, "texts"):
-            vectors = np.zeros((len(token_ids), found.shape[1]), dtype=np.float32) if vectors is None else vectors
-            vectors[batch] = found
+        for batch, part in fitting_parts(states, batches, "texts"):
+            vectors = np.zeros((len(token_ids), part.shape[1]), dtype=np.float32) if vectors is None else vectors
+            vectors[batch] = part
         if vectors is None:
             vectors = np.zeros((len(token_ids), pooled([[padding]]).shape[1]), dtype=np.float32)
     return vectors
 
 
 class ModelFiles:
-    """The files of sentence-transformers beside a model, in its directory or on the hub.
+    """The sentence-transformers files of a model, in its directory or on the hub.
 
     Args:
         name: Name on the hub, or directory, of a model that was loaded.
 
     Attributes:
-        max_length: Most tokens that it was made for; None where it does not say.
-        lower: Whether texts are put into lower case.
-        prompt: What is put before every text by default.
-        ends: Whether the end token stands behind every text.
+        max_length: Maximum number of tokens; None if no file names one.
+        lower: Whether texts are converted to lower case.
+        prompt: Default prompt before every text.
+        ends: Whether the end token is appended to every text.
         pools_prompt: Whether the tokens of a prompt are pooled.
 
     Raises:
-        ConfigError: If a file cannot be read, or names what is not supported.
+        ConfigError: If a file cannot be read, or names an unsupported module.
     """
 
     def __init__(self, name: str) -> None:
@@ -275,37 +274,42 @@ class ModelFiles:
     def pipeline(
         self, pooling: str, otherwise: str, device: "torch.device"
     ) -> tuple[str, list[Callable[["torch.Tensor"], "torch.Tensor"]]]:
-        """The pooling, and what follows it.
+        """The pooling, and the functions of the modules after it.
 
         Args:
-            pooling: The pooling wished; "auto" for the model's own.
-            otherwise: What that is where it has none.
-            device: Where weights go.
+            pooling: Requested pooling; "auto" for the model's own.
+            otherwise: Pooling of "auto" if the model names none.
+            device: Device of the modules' weights.
         """
         import torch
 
-        own = None if self._pooling is None else self._own_pooling(self._pooling, given=pooling != AUTO)
-        if AUTO != pooling != own and own is not None:
-            logger.warning("%s: its own pooling is %s, and pooling is %s; auto follows it.", self.name, own, pooling)
+        model_pooling = None if self._pooling is None else self._model_pooling(self._pooling, required=pooling == AUTO)
+        if AUTO != pooling != model_pooling and model_pooling is not None:
+            logger.warning(
+                "%s: the model's pooling is %s, but pooling is %s; auto uses the model's.",
+                self.name,
+                model_pooling,
+                pooling,
+            )
         after: list[Callable[[torch.Tensor], torch.Tensor]] = []
         for kind, folder in self._modules:
             if kind == "Dense":
                 after.append(self._dense(folder, device))
             elif kind == "Normalize":
                 after.append(lambda vectors: torch.nn.functional.normalize(vectors, dim=1))
-        return (own or otherwise) if pooling == AUTO else pooling, after
+        return (model_pooling or otherwise) if pooling == AUTO else pooling, after
 
     def _listed(self) -> list[tuple[str, str]]:
         """Kind and folder of each module after the transformer."""
-        listed = self._json(_MODULES, None)
-        if listed is None and Path(self.name).is_dir():
+        entries = self._json(_MODULES, None)
+        if entries is None and Path(self.name).is_dir():
             folders = sorted(folder.name for folder in Path(self.name).glob("[1-9]_*"))
-            listed = [{"type": f"sentence_transformers.models.{name[2:]}", "path": name} for name in folders]
-        elif listed is None:
-            listed = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
-            listed = listed if self._file("1_Pooling/config.json") else []
+            entries = [{"type": f"sentence_transformers.models.{name[2:]}", "path": name} for name in folders]
+        elif entries is None:
+            entries = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
+            entries = entries if self._file("1_Pooling/config.json") else []
         modules = []
-        for module in listed:
+        for module in entries:
             package, _, kind = str(module.get("type")).rpartition(".")
             if not package.startswith("sentence_transformers.") or kind not in _KINDS:
                 raise ConfigError(
@@ -315,8 +319,8 @@ class ModelFiles:
             modules.append((kind, str(module.get("path", ""))))
         return [module for module in modules if module[0] != _KINDS[0]]
 
-    def _own_pooling(self, about: Mapping[str, Any], given: bool) -> str | None:
-        """The key of `POOLINGS` that a Pooling module names; None where it is not supported, and another is given."""
+    def _model_pooling(self, about: Mapping[str, Any], required: bool) -> str | None:
+        """The key of `POOLINGS` that a Pooling module names; None if it is not supported and not required."""
         named = about.get("pooling_mode")
         if named is None:
             named = [
@@ -325,7 +329,7 @@ class ModelFiles:
         modes = [re.sub("_tokens?$", "", mode) for mode in ([named] if isinstance(named, str) else named)] or ["mean"]
         if len(modes) == 1 and modes[0] in _MODES:
             return _MODES[modes[0]]
-        if given:
+        if not required:
             return None
         raise ConfigError(
             f"encoder {self.name!r}: its pooling, {' with '.join(modes)}, is not supported; known: {', '.join(_MODES)}."
@@ -348,23 +352,23 @@ class ModelFiles:
                 "encoder, or give its vectors as a .npy file."
             )
         weights = {name: tensor.float().to(device) for name, tensor in load_file(file).items()}
-        weight, bias, change = (
+        weight, bias, activate = (
             weights["linear.weight"],
             weights.get("linear.bias"),
             getattr(torch.nn, activation.rpartition(".")[2])(),
         )
-        return lambda vectors: change(torch.nn.functional.linear(vectors, weight, bias))
+        return lambda vectors: activate(torch.nn.functional.linear(vectors, weight, bias))
 
     def _about(self, folder: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self._json(f"{folder}/config.json", {})
-        return found
+        content: Mapping[str, Any] = self._json(f"{folder}/config.json", {})
+        return content
 
     def _json(self, file: str, otherwise: Any) -> Any:
         path = self._file(file)
         return otherwise if path is None else read_json(path)
 
     def _file(self, file: str) -> Path | None:
-        """The local path of a file of the model; None where there is none."""
+        """The local path of a file of the model; None if the model lacks it."""
         if Path(self.name).is_dir():
             return Path(self.name) / file if (Path(self.name) / file).is_file() else None
         from huggingface_hub import hf_hub_download
@@ -375,7 +379,7 @@ class ModelFiles:
         except EntryNotFoundError as error:
             if file == _MODULES and isinstance(error, LocalEntryNotFoundError):
                 logger.warning(
-                    "%s: %s is not here and cannot be fetched; what it says is not followed.", self.name, file
+                    "%s: %s is not in the local cache and cannot be downloaded; it is ignored.", self.name, file
                 )
             return None
 
@@ -387,17 +391,17 @@ def _load(name: str, dtype: "torch.dtype") -> tuple[Any, Any]:
         raise ConfigError(f"encoder {name!r}: no such directory. Give a model's directory or its name on the hub.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        model, found = AutoModel.from_pretrained(
+        model, info = AutoModel.from_pretrained(
             name, trust_remote_code=False, use_safetensors=True, output_loading_info=True, dtype=dtype
         )
     except (OSError, ValueError) as error:
         raise _no_model(name, error) from None
     has_decoder = hasattr(model, "encoder") and hasattr(model, "decoder")
-    not_read = ("pooler", "decoder") if has_decoder else ("pooler",)
-    missing = sorted(key for key in found["missing_keys"] if not any(part in key for part in not_read))
+    unused = ("pooler", "decoder") if has_decoder else ("pooler",)
+    missing = sorted(key for key in info["missing_keys"] if not any(part in key for part in unused))
     if missing:
         raise _no_model(name, ValueError(f"{len(missing)} tensors are missing, {missing[0]} among them"))
-    projection = next((key for key in sorted(found["unexpected_keys"]) if _PROJECTION.match(key)), None)
+    projection = next((key for key in sorted(info["unexpected_keys"]) if _PROJECTION.match(key)), None)
     if projection is not None:
         raise ConfigError(
             f"encoder {name!r}: its projection {projection} is applied by code of its own, which is not supported. "
@@ -407,10 +411,10 @@ def _load(name: str, dtype: "torch.dtype") -> tuple[Any, Any]:
 
 
 def hub_commit(name: str) -> str | None:
-    """The commit of a model of the hub, where the local copy knows it.
+    """The commit of a model of the hub; None if the local copy does not record it.
 
     Raises:
-        ConfigError: If there is no such model.
+        ConfigError: If the model does not exist.
     """
     from transformers import AutoConfig
 
@@ -429,23 +433,23 @@ def _no_model(name: str, error: Exception) -> ConfigError:
     )
 
 
-def _token_limit(tokenizer: Any, model: Any, max_length: int, own: int | None) -> int:
-    """The most tokens of a text that a model reads, `own` what its files say."""
+def _token_limit(tokenizer: Any, model: Any, max_length: int, files_limit: int | None) -> int:
+    """Maximum number of tokens of a text: the least of the limits of settings, tokenizer, files and model."""
     from torch.nn import Embedding
 
-    readable = [tokenizer.model_max_length, own, getattr(model.config, "max_position_embeddings", None)]
+    limits = [tokenizer.model_max_length, files_limit, getattr(model.config, "max_position_embeddings", None)]
     for name, module in model.named_modules():
-        # In the manner of RoBERTa positions are counted from the one after that of padding.
+        # As in RoBERTa, positions are counted from the one after the padding position.
         if name.endswith("position_embeddings") and isinstance(module, Embedding) and module.padding_idx is not None:
-            readable.append(module.num_embeddings - module.padding_idx - 1)
-    limit = min(max_length, *(most for most in readable if most is not None and most > 0))
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    limit = min(max_length, *(length for length in limits if length is not None and length > 0))
     if limit < max_length:
         logger.info("The encoder reads at most %d tokens; max_length was %d.", limit, max_length)
     return int(limit)
 
 
 def _tokenise(tokenizer: Any, texts: list[str], limit: int, end: list[int]) -> tuple[list[list[int]], list[int]]:
-    """Token ids of each text with `end` behind them, truncated to `limit`, and the indices of truncated texts."""
+    """Token ids of each text followed by `end`, truncated to `limit`, and the indices of truncated texts."""
     token_ids, limit = tokenizer(texts, truncation=False, verbose=False)["input_ids"], limit - len(end)
     long = [position for position, ids in enumerate(token_ids) if len(ids) > limit]
     for position in long:  # tokenised again, so that the special tokens at the end survive truncation

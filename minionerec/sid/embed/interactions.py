@@ -11,29 +11,29 @@ from minionerec.sid.embed.texts import l2_normalise
 
 logger = get_logger(__name__)
 
-_REACH, _DECAY = 10, 0.8  # pairs of a history that count, and the weight of each further step apart
-_SMOOTHING = 0.75  # power of frequencies in the denominator, which keeps rare pairs from dominating
+_REACH, _DECAY = 10, 0.8  # largest distance of a pair in a history, and factor of its weight per step
+_SMOOTHING = 0.75  # power of frequencies in the denominator, so that rare pairs do not dominate
 _PART = np.float32(0.5**0.5)  # length of each of two parts of a vector of length 1
 
 
 def interaction_vectors(corpus: Corpus, dimensions: int, seed: int) -> np.ndarray:
-    """Vectors of items that are near where the same users interact with both within a few steps; rows of length 1.
+    """Vectors of length 1 that are similar for items that the same users interact with within a few steps.
 
-    A truncated SVD of the positive pointwise mutual information of items at most 10 steps apart in training windows,
-    pairs further apart weighing less, frequencies smoothed (Levy, Goldberg and Dagan, "Improving Distributional
+    Truncated SVD of the positive pointwise mutual information of items at most 10 steps apart in training windows, with
+    weights that decay with the distance and smoothed frequencies (Levy, Goldberg and Dagan, "Improving Distributional
     Similarity with Lessons Learned from Word Embeddings", TACL 2015). Validation and test examples are not read. The
-    linear algebra runs on one thread, so that the same input and seed give the same bytes on one machine.
+    linear algebra runs on one thread, so equal inputs and seeds give equal bytes on one machine.
 
     Args:
         corpus: The corpus.
-        dimensions: Wished dimensions D; clipped to the number of items with a pair, with a log message.
+        dimensions: Requested dimensions D; clipped to the number of items with a pair, with a log message.
         seed: Seed of the randomised SVD.
 
     Returns:
-        float32 (N, D), row i of item index i; zeros where an item is in no pair.
+        float32 (N, D), row i for item index i; zeros for an item without a pair.
 
     Raises:
-        DataError: If training histories hold fewer than two items that are in a pair with positive information.
+        DataError: If fewer than two items are in a pair with positive information.
     """
     from sklearn.decomposition import TruncatedSVD
     from threadpoolctl import threadpool_limits
@@ -57,34 +57,37 @@ def interaction_vectors(corpus: Corpus, dimensions: int, seed: int) -> np.ndarra
 
 def _positive_information(corpus: Corpus) -> csr_array:
     """log(n_ij / (n_i q_j)) of items i and j where it is positive, with q_j the smoothed share of j: float32 (N, N)."""
-    found = training_transitions(corpus, corpus.max_history, _REACH, _DECAY, reverse=1.0)
+    transitions = training_transitions(corpus, corpus.max_history, _REACH, _DECAY, reverse=1.0)
     size = corpus.n_items
-    rows, columns = found.tocoo().coords
-    others = rows != columns
-    rows, columns, counts = rows[others], columns[others], found.data[others].astype(np.float64)
-    totals = np.bincount(rows, counts, minlength=size)
+    items, neighbours = transitions.tocoo().coords
+    others = items != neighbours
+    items, neighbours, counts = items[others], neighbours[others], transitions.data[others].astype(np.float64)
+    totals = np.bincount(items, counts, minlength=size)
     shares = totals**_SMOOTHING
     shares /= max(float(shares.sum()), 1.0)
-    values = np.log(counts / (totals[rows] * shares[columns])) if len(rows) else counts
-    kept = values > 0
-    return csr_array((values[kept].astype(np.float32), (rows[kept], columns[kept])), shape=(size, size))
+    values = np.log(counts / (totals[items] * shares[neighbours])) if len(items) else counts
+    positive = values > 0
+    return csr_array((values[positive].astype(np.float32), (items[positive], neighbours[positive])), shape=(size, size))
 
 
 def text_part(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of texts as the first part of vectors that interactions are beside: float32 (N, T), each of equal length.
+    """Scale vectors of texts to the length that they have as the first part of `beside`.
 
     Args:
         vectors: float (N, T).
+
+    Returns:
+        float32 (N, T).
     """
     return l2_normalise(vectors) * _PART
 
 
 def beside(texts: np.ndarray, interactions: np.ndarray) -> np.ndarray:
-    """Vectors of texts, and beside them those of interactions, both parts of equal length.
+    """Concatenate vectors of texts and of interactions, both parts scaled to equal length.
 
     Args:
         texts: float (N, T).
-        interactions: float32 (N, D), rows of length 1, or of zeros where an item has none.
+        interactions: float32 (N, D), rows of length 1, or zeros for items without one.
 
     Returns:
         float32 (N, T + D).

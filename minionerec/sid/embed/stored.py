@@ -1,4 +1,4 @@
-"""Vectors in files: read a block at a time, and ready vectors, made here or elsewhere."""
+"""Vectors in files: reading in blocks, and checks of given vectors against the items."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,21 +15,19 @@ from minionerec.core.errors import DataError, truncate
 from minionerec.core.parquet import readable
 from minionerec.sid.table import hashed_ids
 
-# Vectors that stay in their file: rows of a `.npy` file read in blocks, never all of them at once.
-
 LARGEST = 1e12
-"""Values of vectors are at most this large: distances between larger ones are too large for float32."""
+"""Largest absolute value of vectors; distances between larger values overflow float32."""
 
 STREAMED_FROM = 1 << 30
-"""Bytes of float32 vectors (N x D x 4) from which a `.npy` file is read in blocks where its reader can do with them."""
+"""Bytes of float32 vectors (N x D x 4) from which a `.npy` file is read in blocks by readers that support it."""
 
-_ROWS = 1 << 14  # rows of a block
-_GAP = 1 << 15  # bytes between two wanted rows that are read along rather than skipped
-_RUN = 1 << 23  # bytes read at once where rows are picked
+_BLOCK = 1 << 14  # rows
+_GAP = 1 << 15  # bytes between two requested rows that are read rather than skipped
+_RUN = 1 << 23  # bytes read at once for requested rows
 
 
 class VectorRows(Protocol):
-    """A table of float32 vectors (N, D) that gives some of its rows at a time: an array, or something in a file."""
+    """Protocol of a table of float32 vectors (N, D), indexed by rows: an array, or a table in a file."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,19 +37,19 @@ class VectorRows(Protocol):
         """Number of rows, N."""
 
     def __getitem__(self, rows: Any) -> Any:
-        """One row by its number, float32 (D,), or some by a slice or an integer array, float32 (n, D)."""
+        """One row by its number, float32 (D,), or several by a slice or an integer array, float32 (n, D)."""
 
 
 class VectorFile:
-    """The rows of a `.npy` file of numbers, float32 as they are read, checked as they are read.
+    """Rows of a `.npy` file of numbers, converted to float32 and checked as they are read.
 
-    Nothing is mapped: what was read and given away counts for nothing once it is dropped. Several threads may read.
+    The file is not memory-mapped, so blocks that were read free their memory when dropped. Several threads may read.
 
     Args:
-        path: A file of version 1 to 3 with a table (N, D) of float16, float32, float64 or whole numbers, row by row.
+        path: A file of version 1 to 3 with a table (N, D) of float16, float32, float64 or whole numbers in C order.
 
     Raises:
-        DataError: If the file is missing, no `.npy` file, holds something else, or is shorter than its header states.
+        DataError: If the file is missing, no `.npy` file, has other content, or is shorter than its header states.
 
     Example:
         >>> import tempfile
@@ -67,7 +65,7 @@ class VectorFile:
         try:
             with open(self.path, "rb") as file:
                 shape, fortran, dtype = _header(file)
-                self._start, held = file.tell(), os.fstat(file.fileno()).st_size
+                self._start, size = file.tell(), os.fstat(file.fileno()).st_size
                 self._file = os.dup(file.fileno())
         except FileNotFoundError:
             raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
@@ -77,15 +75,15 @@ class VectorFile:
                 f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save."
             ) from None
         self.dtype = dtype
-        wrong = len(shape) != 2 or dtype.kind not in "fiu" or 0 in shape[1:]
-        if wrong or fortran:
-            what = "columns one after another" if fortran and not wrong else f"{dtype} of shape {shape}"
+        misshapen = len(shape) != 2 or dtype.kind not in "fiu" or 0 in shape[1:]
+        if misshapen or fortran:
+            what = "columns one after another" if fortran and not misshapen else f"{dtype} of shape {shape}"
             raise DataError(f"{path}: holds {what}; expected numbers of shape (items, dimensions), row by row.")
         self.shape: tuple[int, int] = (shape[0], shape[1])
         self._row_bytes = shape[1] * dtype.itemsize
-        wanted = self._start + shape[0] * self._row_bytes
-        if held < wanted:
-            raise DataError(f"{path}: {held} bytes for {shape[0]} rows, which need {wanted}. Write the file again.")
+        expected = self._start + shape[0] * self._row_bytes
+        if size < expected:
+            raise DataError(f"{path}: {size} bytes for {shape[0]} rows, which need {expected}. Write the file again.")
 
     def __del__(self) -> None:
         """Close the file."""
@@ -97,23 +95,23 @@ class VectorFile:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Some rows: one by its number, float32 (D,); a slice without a step, or an int array (n,), float32 (n, D).
+        """One row by its number, float32 (D,); several by a slice without a step or an int array (n,), float32 (n, D).
 
         Raises:
             DataError: If a value is not finite or beyond `LARGEST`, naming row and column, or the file has shrunk.
-            IndexError: If a row is not there.
+            IndexError: If a row does not exist.
         """
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
             if step != 1:
                 raise IndexError("slices of vectors in a file have no step.")
-            if 0 < stop - start <= _ROWS:
+            if 0 < stop - start <= _BLOCK:
                 return self._read(start, stop)
-            found = np.empty((max(0, stop - start), self.shape[1]), dtype=np.float32)
-            for first in range(start, stop, _ROWS):
-                last = min(first + _ROWS, stop)
-                found[first - start : last - start] = self._read(first, last)
-            return found
+            vectors = np.empty((max(0, stop - start), self.shape[1]), dtype=np.float32)
+            for first in range(start, stop, _BLOCK):
+                last = min(first + _BLOCK, stop)
+                vectors[first - start : last - start] = self._read(first, last)
+            return vectors
         if np.ndim(rows) == 0:
             return self._picked(np.array([rows], dtype=np.int64)).reshape(-1)
         return self._picked(np.asarray(rows, dtype=np.int64))
@@ -122,26 +120,26 @@ class VectorFile:
         """Rows by their numbers, read in the order of the file."""
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}.")
-        found = np.empty((len(rows), self.shape[1]), dtype=np.float32)
+        vectors = np.empty((len(rows), self.shape[1]), dtype=np.float32)
         positions = np.argsort(rows, kind="stable")
         ascending = rows[positions]
         for first, last in _runs(ascending, max(1, _GAP // self._row_bytes), max(1, _RUN // self._row_bytes)):
             begin = int(ascending[first])
             block = self._read(begin, int(ascending[last - 1]) + 1)
-            found[positions[first:last]] = block[ascending[first:last] - begin]
-        return found
+            vectors[positions[first:last]] = block[ascending[first:last] - begin]
+        return vectors
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         """Rows from `start` to before `stop`, checked: float32."""
         raw = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         view, done = memoryview(raw.view(np.uint8).reshape(-1)), 0  # type: ignore[arg-type]
         while done < len(view):
-            got = os.preadv(self._file, [view[done:]], self._start + start * self._row_bytes + done)
-            if not got:
+            count = os.preadv(self._file, [view[done:]], self._start + start * self._row_bytes + done)
+            if not count:
                 raise DataError(
                     f"{self.path}: ends before row {stop}; it was longer when it was opened. Read it again."
                 )
-            done += got
+            done += count
         with np.errstate(over="ignore"):
             block = raw.astype(np.float32, copy=False)
         low, high = (float(block.min()), float(block.max())) if len(block) else (0.0, 0.0)  # NaN where a value is
@@ -173,25 +171,25 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, fortran, dtype
 
 
-def _runs(ascending: np.ndarray, gap: int, most: int) -> Iterator[tuple[int, int]]:
-    """Positions [first, last) of ascending rows that are read at once: at most `gap` rows apart, `most` rows in all."""
+def _runs(ascending: np.ndarray, gap: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Positions [first, last) of ascending rows to read at once: at most `gap` rows apart and `limit` rows long."""
     breaks = np.flatnonzero(np.diff(ascending) > gap) + 1
     for first, last in zip(np.r_[0, breaks].tolist(), np.r_[breaks, len(ascending)].tolist(), strict=True):
         while first < last:
-            end = int(np.searchsorted(ascending[first:last], ascending[first] + most)) + first
+            end = int(np.searchsorted(ascending[first:last], ascending[first] + limit)) + first
             yield first, end
             first = end
 
 
-def blocks(vectors: VectorRows, size: int = _ROWS) -> Iterator[tuple[slice, np.ndarray]]:
-    """Some rows at a time and a float32 copy of them, so that no second table as large is held."""
+def blocks(vectors: VectorRows, size: int = _BLOCK) -> Iterator[tuple[slice, np.ndarray]]:
+    """Iterate over slices of rows, each with a float32 copy of them."""
     for start in range(0, len(vectors), size):
         rows = slice(start, min(start + size, len(vectors)))
         yield rows, np.array(vectors[rows], dtype=np.float32, order="C")
 
 
 def is_large(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a `.npy` file that `VectorFile` can read and whose vectors should stay there."""
+    """Whether a file is a `.npy` file that `VectorFile` can read and that is large enough to be read in blocks."""
     try:
         shape = VectorFile(path).shape
     except DataError:
@@ -200,7 +198,7 @@ def is_large(path: str | os.PathLike[str]) -> bool:
 
 
 def save_vectors(path: str | os.PathLike[str], vectors: VectorRows) -> None:
-    """Write vectors as `numpy.save` does; those in a file in blocks, as float16 where they are so, else as float32."""
+    """Write vectors as `numpy.save` does; vectors in a file in blocks, as float16 if they are, else as float32."""
     if isinstance(vectors, np.ndarray):
         np.save(path, vectors, allow_pickle=False)
         return
@@ -212,7 +210,7 @@ def save_vectors(path: str | os.PathLike[str], vectors: VectorRows) -> None:
             file.write(block.astype(dtype, copy=False).tobytes())
 
 
-# Ready vectors: files of any origin and artefacts of the embed stage, checked against the items that they are for.
+# Files of any origin and artefacts of the embed stage, checked against the items.
 
 VECTORS_FILE = "vectors.npy"
 ITEMS_FILE = "items.json"
@@ -241,12 +239,12 @@ def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
     _check_rows(len(vectors), n_items, where)
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    bad = np.argwhere(~np.isfinite(vectors))
-    if len(bad):
-        row, column = bad[0].tolist()
-        rows = len(np.unique(bad[:, 0]))
+    invalid = np.argwhere(~np.isfinite(vectors))
+    if len(invalid):
+        row, column = invalid[0].tolist()
+        invalid_rows = len(np.unique(invalid[:, 0]))
         raise DataError(
-            f"{where}: row {row}, column {column} is {vectors[row, column]} ({rows} such rows of {n_items}). "
+            f"{where}: row {row}, column {column} is {vectors[row, column]} ({invalid_rows} such rows of {n_items}). "
             "Every value must be a finite float32; mend or leave out these items."
         )
     largest = float(max(-vectors.min(), vectors.max())) if vectors.size else 0.0
@@ -295,7 +293,7 @@ def load_vectors(path: str | os.PathLike[str], n_items: int) -> np.ndarray:
         vectors = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
-    except Exception as error:  # its header is a Python literal, which can fail in every way that those can
+    except Exception as error:  # the header is a Python literal, whose parsing can raise many errors
         reason = truncate(str(error), 200)
         raise DataError(f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save.") from None
     if not isinstance(vectors, np.ndarray):
@@ -306,7 +304,7 @@ def load_vectors(path: str | os.PathLike[str], n_items: int) -> np.ndarray:
 def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> np.ndarray:
     """Read a parquet file with columns `item_id` and `vector` (lists of numbers), one row an item, in any order.
 
-    Rows of other items are passed over.
+    Rows of other items are ignored.
 
     Args:
         path: The file.
@@ -327,10 +325,10 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
     if ids.has_duplicates:
         raise DataError(f"{path}: item {ids[ids.duplicated()][0]!r} has two rows. Keep one row an item.")
     positions = ids.get_indexer(pd.Index(item_ids))
-    lost = np.flatnonzero(positions < 0)
-    if len(lost):
+    missing = np.flatnonzero(positions < 0)
+    if len(missing):
         raise DataError(
-            f"{path}: has no row for item {item_ids[lost[0]]!r} ({len(lost)} such of {len(item_ids)}). "
+            f"{path}: has no row for item {item_ids[missing[0]]!r} ({len(missing)} such of {len(item_ids)}). "
             "Add their vectors."
         )
     chosen = table["vector"].iloc[positions]
@@ -342,11 +340,11 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
 
 
 def vector_file(path: Path, item_ids: Sequence[str]) -> Path:
-    """The `.npy` file at a path: itself, or that of an output of `run_embed` for these items in this order.
+    """The `.npy` file at a path: a file as given, or that of an output of `run_embed` for these items in this order.
 
     Args:
         path: The file or the artefact.
-        item_ids: N item ids; that they are those of the artefact is seen by the bytes of its list.
+        item_ids: N item ids; compared with those of the artefact by hash.
 
     Raises:
         ArtefactError: If `path` is neither a file nor a finished artefact of kind "vectors".
@@ -363,11 +361,12 @@ def vector_file(path: Path, item_ids: Sequence[str]) -> Path:
 
 
 def _check_items(path: Path, item_ids: Sequence[str]) -> None:
-    ours = read_json(path / ITEMS_FILE)
-    if ours != list(item_ids):
-        pairs = zip(ours, item_ids, strict=False)
-        where = next((i for i, (mine, other) in enumerate(pairs) if mine != other), min(len(ours), len(item_ids)))
+    stored_ids = read_json(path / ITEMS_FILE)
+    if stored_ids != list(item_ids):
+        pairs = zip(stored_ids, item_ids, strict=False)
+        shorter = min(len(stored_ids), len(item_ids))
+        where = next((i for i, (stored, item) in enumerate(pairs) if stored != item), shorter)
         raise DataError(
-            f"{path}: its {len(ours)} vectors are not those of the corpus's {len(item_ids)} items; they first differ "
-            f"at item {where}. Make the vectors from this corpus."
+            f"{path}: its {len(stored_ids)} vectors are not those of the corpus's {len(item_ids)} items; they first "
+            f"differ at item {where}. Make the vectors from this corpus."
         )

@@ -1,4 +1,4 @@
-"""Texts of items: reading and joining, vectors of TF-IDF and WordLlama, and the texts that TF-IDF was fitted on."""
+"""Texts of items: reading, joining, and vectors of TF-IDF and WordLlama."""
 
 import json
 import os
@@ -23,21 +23,20 @@ from minionerec.sid.embed.encoder import WORDLLAMA, WORDLLAMA_TOKENIZER, WORDLLA
 
 logger = get_logger(__name__)
 
-_TEXTS_AT_ONCE = 512  # texts that are compared with all others at a time
+_BLOCK = 512  # texts that are compared with all others at once
 _ROUNDING = 32 * float(np.finfo(np.float32).eps)  # similarities, at most 1, that differ by less are equal
-_MOST_TIED = 8  # times as many neighbours as requested, above which those tied at the end are left out
+_MAX_TIED = 8  # multiple of the requested neighbours above which those tied at the end are left out
 
 
 def load_items(path: str | os.PathLike[str], texts: bool = True) -> Corpus:
-    """The items of a corpus artefact, as a corpus without examples: for stages that have no use for these.
+    """Load a corpus artefact without its examples.
 
     Args:
         path: The artefact.
-        texts: Whether titles and descriptions are read, too.
+        texts: Whether titles and descriptions are read.
 
     Raises:
-        ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or its
-            items cannot be read.
+        ArtefactError: If `path` is not a finished and unchanged corpus, or its items cannot be read.
     """
     counts = open_artefact(path, "corpus")["counts"]
     columns = dict.fromkeys(ITEM_COLUMNS if texts else ITEM_COLUMNS[:1], "text")
@@ -58,7 +57,7 @@ def item_texts(corpus: Corpus) -> list[str]:
         corpus: The corpus.
 
     Returns:
-        N texts, text i of item index i; "" where all columns of an item are empty.
+        N texts, text i for item index i; "" where all columns of an item are empty.
 
     Raises:
         DataError: If no item has any text.
@@ -75,20 +74,20 @@ def item_texts(corpus: Corpus) -> list[str]:
 
 
 def joined_texts(corpus: Corpus, numbers: np.ndarray) -> list[str]:
-    """The texts of the items of each number, e.g. of each SID, in the order of ids, joined by a space: "" without any.
+    """Texts of the items of each group, e.g. of each SID, in the order of ids, joined by a space; "" without a text.
 
     Args:
         corpus: The corpus.
-        numbers: int64 (N,), the number of each item; all from 0 to the largest occur.
+        numbers: int64 (N,), the group of each item; groups are numbered from 0.
     """
-    found: list[list[str]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
+    group_texts: list[list[str]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
     try:
         texts = item_texts(corpus)
         for item in np.argsort(corpus.id_positions).tolist():
-            found[numbers[item]] += [texts[item]] if texts[item] else []
+            group_texts[numbers[item]] += [texts[item]] if texts[item] else []
     except DataError:
         pass
-    return [" ".join(texts) for texts in found]
+    return [" ".join(texts) for texts in group_texts]
 
 
 # TF-IDF and truncated SVD: item vectors with no network and no accelerator.
@@ -120,14 +119,14 @@ _UNSPACED = (  # characters of scripts without spaces: Thai, Lao, Burmese, Khmer
 )
 _WORD = rf"\w[\w{_MARKS}]*"
 WORD_OR_CHARACTER = rf"[{_UNSPACED}][{_MARKS}]*|[^\W{_UNSPACED}]+(?:[{_MARKS}]+[^\W{_UNSPACED}]*)*"
-"""A word, as a regular expression; of scripts that write no spaces between words a character."""
+"""Regular expression of a word, or of a character of a script without spaces between words."""
 
 
 def word_pattern(texts: Sequence[str]) -> str:
-    """What counts as a word of some texts, as a regular expression: a run of letters and digits.
+    """Regular expression of a word: a run of letters and digits.
 
-    Where more than one text in a hundred is, at least in part, of a script without spaces between words (Chinese,
-    Japanese, Thai, Lao, Khmer, Burmese), each character of these scripts is a word.
+    If more than 1 % of the texts contain a script without spaces between words (Chinese, Japanese, Thai, Lao, Khmer,
+    Burmese), each character of these scripts is a word.
 
     Example:
         >>> [re.findall(word_pattern([text]), text) for text in ("M3 bolt", "M3螺栓")]
@@ -138,29 +137,29 @@ def word_pattern(texts: Sequence[str]) -> str:
 
 
 def _tfidf(texts: Sequence[str]) -> Any:
-    """Weights of words and word pairs, to be fitted on texts; see `tfidf_svd`."""
+    """Vectoriser of words and word pairs, not yet fitted; see `tfidf_svd`."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     return TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=word_pattern(texts), dtype=np.float32)
 
 
 def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | None = None) -> csr_array:
-    """The most similar of the other texts for each text, by the cosine of TF-IDF weights (`tfidf_svd`), uncompressed.
+    """Find the most similar other texts of each text, by the cosine of full TF-IDF weights (see `tfidf_svd`).
 
     Args:
         texts: N texts.
-        count: Most similar texts of a text; fewer where no more share a word with it. All that are as similar as the
-            last of them are kept too, or, where that makes more than eight times as many, none of these is: which texts
-            are neighbours does not depend on the order of texts.
-        vectors: float (N, D), vectors of the same texts by another encoder: the similarity is then the mean of the
-            cosine of TF-IDF weights and of theirs, where that is above 0.
+        count: Neighbours of a text; fewer if fewer texts share a word with it. Texts tied with the last neighbour are
+            included, or, if that makes more than eight times as many, all of the tied texts are left out, so the
+            result does not depend on the order of texts.
+        vectors: float (N, D), vectors of the same texts by another encoder. If given, the similarity is the mean of
+            both cosines, where that is positive.
 
     Returns:
         float32 (N, N), in row i the similarities of the others to text i.
 
     Example:
-        >>> found = nearest_texts(["red oak table", "oak table", "lamp"])
-        >>> found.indptr.tolist(), found.indices.tolist()
+        >>> neighbours = nearest_texts(["red oak table", "oak table", "lamp"])
+        >>> neighbours.indptr.tolist(), neighbours.indices.tolist()
         ([0, 1, 2, 2], [1, 0])
     """
     return nearest_texts_by_each(texts, [vectors], count)[0]
@@ -169,12 +168,12 @@ def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | N
 def nearest_texts_by_each(
     texts: Sequence[str], encoders: Sequence[np.ndarray | None], count: int = 20
 ) -> list[csr_array]:
-    """`nearest_texts` with the vectors of each of several encoders; texts are compared once.
+    """Compute `nearest_texts` for several encoders, comparing TF-IDF weights once.
 
     Args:
         texts: N texts.
-        encoders: `vectors` of `nearest_texts`, of each encoder.
-        count: As of `nearest_texts`.
+        encoders: Argument `vectors` of `nearest_texts` for each encoder.
+        count: As in `nearest_texts`.
 
     Returns:
         float32 (N, N) for each encoder.
@@ -183,50 +182,50 @@ def nearest_texts_by_each(
         weights = _tfidf(texts).fit_transform(texts)
     except ValueError:  # no text holds a word
         weights = csr_array((len(texts), 1), dtype=np.float32)
-    others = [None if vectors is None else l2_normalise(vectors) for vectors in encoders]
+    normalised = [None if vectors is None else l2_normalise(vectors) for vectors in encoders]
     tables: list[list[csr_array]] = [[] for _ in encoders]
-    for begin in progress(range(0, len(texts), _TEXTS_AT_ONCE), "comparing texts", unit="parts"):
-        part = slice(begin, begin + _TEXTS_AT_ONCE)
+    for begin in progress(range(0, len(texts), _BLOCK), "comparing texts", unit="parts"):
+        part = slice(begin, begin + _BLOCK)
         words = (weights[part] @ weights.T).toarray()
-        for own, table in zip(others, tables, strict=True):
-            alike = words if own is None else (words + own[part] @ own.T) / 2
-            table.append(_nearest(alike, begin, min(count, len(texts))))
+        for vectors, table in zip(normalised, tables, strict=True):
+            similarities = words if vectors is None else (words + vectors[part] @ vectors.T) / 2
+            table.append(_nearest(similarities, begin, min(count, len(texts))))
     empty = csr_array((0, len(texts)), dtype=np.float32)
     return [csr_array(vstack([empty, *table], format="csr")) for table in tables]
 
 
-def _nearest(alike: np.ndarray, begin: int, count: int) -> csr_array:
-    """The largest similarities above 0 of some texts, `begin` the number of the first, to others: float32 (B, N)."""
-    alike[np.arange(len(alike)), begin + np.arange(len(alike))] = 0
-    least = np.partition(alike, -count, axis=1)[:, -count, None]
-    kept = (alike >= least - _ROUNDING) & (alike > 0)
-    many = kept.sum(1) > _MOST_TIED * count
-    kept[many] = alike[many] > least[many] + _ROUNDING
-    others = [np.flatnonzero(row) for row in kept]
-    sizes = [len(other) for other in others]
-    rows, columns = np.repeat(np.arange(len(alike)), sizes), np.concatenate(others)
+def _nearest(similarities: np.ndarray, begin: int, count: int) -> csr_array:
+    """The largest positive similarities (B, N) of texts `begin` to `begin` + B to the others: float32 (B, N)."""
+    similarities[np.arange(len(similarities)), begin + np.arange(len(similarities))] = 0
+    lowest = np.partition(similarities, -count, axis=1)[:, -count, None]
+    selected = (similarities >= lowest - _ROUNDING) & (similarities > 0)
+    many = selected.sum(1) > _MAX_TIED * count
+    selected[many] = similarities[many] > lowest[many] + _ROUNDING
+    neighbours = [np.flatnonzero(row) for row in selected]
+    sizes = [len(other) for other in neighbours]
+    rows, columns = np.repeat(np.arange(len(similarities)), sizes), np.concatenate(neighbours)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    table = (alike[rows, columns].astype(np.float32), columns.astype(np.int32), offsets.astype(np.int32))
-    return csr_array(table, shape=alike.shape)
+    table = (similarities[rows, columns].astype(np.float32), columns.astype(np.int32), offsets.astype(np.int32))
+    return csr_array(table, shape=similarities.shape)
 
 
 def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Sequence[str] | None = None) -> np.ndarray:
     """Latent semantic vectors of texts: TF-IDF over words and word pairs, truncated SVD, rows of length 1.
 
-    Term weights are (1 + log count) times the inverse document frequency. Words are runs of letters and digits of any
-    length, in lower case, since a catalogue's single characters (sizes, thread numbers) carry meaning; of languages
-    without spaces, characters (`word_pattern`), so that word pairs are pairs of neighbouring characters. The linear
-    algebra runs on one thread, so that the same input and seed give the same bytes on one machine.
+    Term weights are (1 + log count) times the inverse document frequency. Words are runs of letters and digits in lower
+    case of any length, since single characters of a catalogue (sizes, thread numbers) carry meaning; in scripts without
+    spaces they are characters (`word_pattern`). The linear algebra runs on one thread, so equal inputs and seeds give
+    equal bytes on one machine.
 
     Args:
         texts: N texts.
-        dimensions: Wished dimensions D; clipped to what the fitted texts and their terms can fill, with a log message.
+        dimensions: Requested dimensions D; clipped to the number of fitted texts and terms, with a log message.
         seed: Seed of the randomised SVD.
-        fitted_on: M texts that decide which words count, how much each weighs, and the axes; `texts` themselves if
-            None. With the texts of an earlier call, in their order, those get their vectors again, bit by bit.
+        fitted_on: M texts that vocabulary, weights and axes are fitted on; `texts` if None. Given the texts of an
+            earlier call in the same order, their vectors are equal to that call's, bit by bit.
 
     Returns:
-        float32 (N, D), row i of text i; zeros where a text holds no word (none that counts).
+        float32 (N, D), row i for text i; zeros for a text without a word of the vocabulary.
 
     Raises:
         DataError: If no text holds a word.
@@ -234,33 +233,33 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
     from sklearn.decomposition import TruncatedSVD
     from threadpoolctl import threadpool_limits
 
-    learned = texts if fitted_on is None else fitted_on
-    vectoriser = _tfidf(learned)
+    fitted = texts if fitted_on is None else fitted_on
+    vectoriser = _tfidf(fitted)
     try:
-        weights = vectoriser.fit_transform(learned)  # sparse (M, terms)
+        weights = vectoriser.fit_transform(fitted)  # sparse (M, terms)
     except ValueError as error:
         if "vocabulary" not in str(error):
             raise
         raise DataError(
-            f"none of the {len(learned)} texts holds a word, so TF-IDF has nothing to count. Give item titles, or "
+            f"none of the {len(fitted)} texts holds a word, so TF-IDF has nothing to count. Give item titles, or "
             "ready vectors (encoder: PATH.npy)."
         ) from None
     if weights.shape[1] < 2:
         raise DataError(
-            f"the {len(learned)} texts hold one word between them, so TF-IDF cannot distinguish them. Give item "
+            f"the {len(fitted)} texts hold one word between them, so TF-IDF cannot distinguish them. Give item "
             "titles, or ready vectors (encoder: PATH.npy)."
         )
-    fitting = min(dimensions, *weights.shape)
-    if fitting < dimensions:
+    size = min(dimensions, *weights.shape)
+    if size < dimensions:
         logger.info(
-            "TF-IDF: %d texts with %d terms fill %d dimensions; %d were requested.", *weights.shape, fitting, dimensions
+            "TF-IDF: %d texts with %d terms fill %d dimensions; %d were requested.", *weights.shape, size, dimensions
         )
     with threadpool_limits(limits=1):
-        axes = TruncatedSVD(fitting, random_state=seed).fit(weights)
+        axes = TruncatedSVD(size, random_state=seed).fit(weights)
         vectors = l2_normalise(axes.transform(weights))  # (M, D)
         if fitted_on is None:
             return vectors
-        # Transformed once more, a text's words may be summed in another order.
+        # Transforming a fitted text again may sum its words in another order.
         known = {text: row for row, text in enumerate(fitted_on)}
         new = list(dict.fromkeys(text for text in texts if text not in known))
         if new:
@@ -273,7 +272,7 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
 
 
 def wordllama_vectors(texts: Sequence[str]) -> np.ndarray:
-    """Vectors of texts from WordLlama: the mean of the vectors of a text's tokens, of length 1.
+    """Vectors of texts from WordLlama: the mean of the vectors of a text's tokens, scaled to length 1.
 
     Weights and tokenizer (`l2_supercat`, 256 dimensions) are read from the installed package; nothing is downloaded. A
     text's vector does not depend on other texts. See https://github.com/dleemiller/WordLlama.
@@ -282,7 +281,7 @@ def wordllama_vectors(texts: Sequence[str]) -> np.ndarray:
         texts: N texts.
 
     Returns:
-        float32 (N, 256), row i of text i; zeros where a text is empty.
+        float32 (N, 256), row i for text i; zeros for an empty text.
 
     Raises:
         ConfigError: If the package is not installed or lacks a file.
@@ -296,17 +295,17 @@ def wordllama_vectors(texts: Sequence[str]) -> np.ndarray:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     parts = [np.zeros((0, weights.shape[1]), np.float32)]
-    starts = range(0, len(texts), _TEXTS_AT_ONCE)
+    starts = range(0, len(texts), _BLOCK)
     for start in progress(starts, "encoding texts", unit="parts"):
-        encoded = tokenizer.encode_batch_fast(list(texts[start : start + _TEXTS_AT_ONCE]), add_special_tokens=False)
-        tokens = [each.ids for each in encoded]
-        ids = np.concatenate([np.asarray(each, dtype=np.int64) for each in tokens])
+        encoded = tokenizer.encode_batch_fast(list(texts[start : start + _BLOCK]), add_special_tokens=False)
+        tokens = [encoding.ids for encoding in encoded]
+        ids = np.concatenate([np.asarray(text_tokens, dtype=np.int64) for text_tokens in tokens])
         bounds = np.cumsum([0, *map(len, tokens)])
-        # Ids beyond the weights are of special tokens, and read as the last one, as WordLlama does.
+        # Special tokens beyond the weights are read as the last token, as WordLlama does.
         counts = csr_array(
             (np.ones(len(ids), np.float32), np.minimum(ids, len(weights) - 1), bounds), (len(tokens), len(weights))
         )
-        parts.append(l2_normalise(counts @ weights))  # of length 1, so that the sum does for the mean
+        parts.append(l2_normalise(counts @ weights))  # normalised, so the sum is as good as the mean
     return np.concatenate(parts)
 
 
@@ -322,7 +321,7 @@ class FittedTexts:
     Attributes:
         item_ids: M item ids.
         texts: M texts.
-        gone: Text of each of them that the later corpus has no more.
+        gone: Item id → text, for items that the later corpus lacks.
     """
 
     item_ids: Sequence[str]
@@ -338,26 +337,25 @@ class FittedTexts:
     def of(cls, folder: Path, own_items: Sequence[str], corpus: Corpus) -> "FittedTexts":
         """The items that an artefact's vectors were fitted on.
 
-        An artefact that was itself extended records so in a file; any other was fitted on the items that it has. Texts
-        are those of `corpus`. An item that is not there any more has its text from that file, or from the corpus that
-        the artefact was made from, where that is unchanged at its path.
+        An extended artefact lists these items in a file; any other was fitted on its own items. Texts are taken from
+        `corpus`; for an item that it lacks, from that file, or from the artefact's corpus if that is unchanged.
 
         Args:
             folder: SIDs, or a checkpoint.
-            own_items: Its items, in its order.
+            own_items: Items of the artefact, in its order.
             corpus: The later corpus.
 
         Raises:
-            DataError: If the text of an item is lost.
+            DataError: If the text of an item is not found.
         """
         fitted: dict[str, Any] = {"items": list(own_items), "gone": {}}
         if (folder / FITTED_FILE).is_file():
             fitted = read_json(folder / FITTED_FILE)
         known = _texts(corpus)
-        lost = [item for item in fitted["items"] if item not in known and item not in fitted["gone"]]
-        before = unchanged_input(folder, "corpus") if lost else None
-        earlier = {} if before is None else _texts(load_items(before))
-        missing = [item for item in lost if item not in earlier]
+        absent = [item for item in fitted["items"] if item not in known and item not in fitted["gone"]]
+        former = unchanged_input(folder, "corpus") if absent else None
+        earlier = {} if former is None else _texts(load_items(former))
+        missing = [item for item in absent if item not in earlier]
         if missing:
             raise DataError(
                 f"{folder}: TF-IDF was fitted on {len(fitted['items'])} items, and {len(missing)} of them, such as "

@@ -36,10 +36,10 @@ from minionerec.sid.table import ids_of
 logger = get_logger(__name__)
 
 
-# Vectors of texts, kept by the hash of their content, so that no text is encoded twice by the same encoder.
+# Vectors of texts, cached by the hash of the text, so that no text is encoded twice by the same encoder.
 
 PART_TEXTS = 512
-"""Texts of a part, the unit that is written at once and that a killed run loses at most."""
+"""Texts of a cache file; a killed run loses at most the file in progress."""
 
 
 def text_key(text: str) -> bytes:
@@ -48,12 +48,12 @@ def text_key(text: str) -> bytes:
 
 
 class VectorCache:
-    """A folder with the vectors of one encoder: files of keys, vectors and token counts, each written atomically.
+    """Cache folder of one encoder: files of keys, vectors and token counts, each written atomically.
 
-    Several processes may write into it at the same time.
+    Several processes may write at the same time.
 
     Args:
-        folder: Made when the first part is written.
+        folder: The folder; created by the first write.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -89,40 +89,40 @@ class VectorCache:
         return [text for text in dict.fromkeys(texts) if text_key(text) not in known]
 
     def read(self, texts: Sequence[str]) -> TextVectors:
-        """The vectors of texts, all of them cached.
+        """The vectors of cached texts.
 
         Raises:
-            ArtefactError: If one is not.
+            ArtefactError: If a text is not cached.
         """
-        rows: dict[bytes, list[int]] = {}
-        for row, text in enumerate(texts):
-            rows.setdefault(text_key(text), []).append(row)
+        positions: dict[bytes, list[int]] = {}
+        for position, text in enumerate(texts):
+            positions.setdefault(text_key(text), []).append(position)
         tokens, truncated = np.zeros(len(texts), dtype=np.int32), np.zeros(len(texts), dtype=bool)
         vectors: np.ndarray | None = None
         for part in self._parts():
             if vectors is None:
                 vectors = np.zeros((len(texts), part["vectors"].shape[1]), dtype=np.float32)
-            for position, key in enumerate(part["keys"]):
-                for row in rows.pop(key.tobytes(), ()):
-                    vectors[row], tokens[row] = part["vectors"][position], part["tokens"][position]
-                    truncated[row] = part["truncated"][position]
-        if rows or vectors is None:
-            raise ArtefactError(f"{self.folder}: lacks {len(rows)} vectors. Was it changed meanwhile? Run again.")
+            for row, key in enumerate(part["keys"]):
+                for position in positions.pop(key.tobytes(), ()):
+                    vectors[position], tokens[position] = part["vectors"][row], part["tokens"][row]
+                    truncated[position] = part["truncated"][row]
+        if positions or vectors is None:
+            raise ArtefactError(f"{self.folder}: lacks {len(positions)} vectors. Was it changed meanwhile? Run again.")
         return vectors, tokens, truncated
 
 
 def encode_cached(
     texts: Sequence[str], cache: VectorCache, processes: int = 1, *, device: str = "auto", **encoder: Any
 ) -> TextVectors:
-    """Vectors of texts, encoding only those that the cache lacks and keeping each part as soon as it is made.
+    """Vectors of texts, encoding only texts that the cache lacks and caching each part as soon as it is computed.
 
-    A killed run resumes. Since batches hold what is missing, a vector may differ in its last
-    bits from that of a run in one go, as it may where memory holds fewer at a time.
+    A killed run resumes. Vectors of a resumed run, or of one with smaller batches, may differ in their last bits,
+    because texts are batched differently.
 
     Args:
         texts: N texts.
-        cache: The vectors of this encoder with these settings, and of no other.
-        processes: Processes that encode, each with its own model; with "auto" they share out the GPUs.
+        cache: Cache of this encoder with these settings only.
+        processes: Number of processes, each with its own model; with device "auto" the GPUs are divided among them.
         device: As in `HFEncoder`.
         encoder: The other arguments of `HFEncoder`.
 
@@ -131,7 +131,7 @@ def encode_cached(
         DataError: As in `HFEncoder.encode`.
         ArtefactError: If the cache cannot be written.
     """
-    missing = sorted(cache.missing(texts), key=len, reverse=True)  # of like lengths, so that little padding is read
+    missing = sorted(cache.missing(texts), key=len, reverse=True)  # by length, to reduce padding
     parts = [missing[start : start + PART_TEXTS] for start in range(0, len(missing), PART_TEXTS)]
     processes = min(processes, len(parts))
     if processes > 1:
@@ -150,7 +150,7 @@ def encode_cached(
 def _encode_parts(
     parts: Iterable[list[str]], cache: VectorCache, rank: int, processes: int, device: str, encoder: dict[str, Any]
 ) -> None:
-    """The work of one process."""
+    """Encode the parts of one process."""
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
@@ -167,33 +167,33 @@ def make_vectors(
     counts: dict[str, Any],
     fitted_on: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """Vectors of a corpus's items from the encoder of `source`.
+    """Compute or load the vectors of a corpus's items.
 
     Args:
         corpus: The corpus.
-        source: Which encoder, and how.
-        counts: Gets the number of items and dimensions, and the encoder's counts.
-        fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None. Other encoders have no need of them.
+        source: The encoder and its options.
+        counts: Mapping that receives the number of items and dimensions, and the encoder's counts.
+        fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None. Ignored by other encoders.
 
     Returns:
-        float32 (N, D), row i of item index i, all finite.
+        float32 (N, D), row i for item index i, all finite.
 
     Raises:
-        DataError: If there is no text, ready vectors do not fit the corpus, or vectors are made of interactions and
-            there are none.
+        DataError: If there is no text, given vectors do not fit the corpus, or vectors of interactions are requested
+            and there are none.
         ConfigError: If the encoder is unknown.
     """
     if not source.reads_interactions:
         return _text_vectors(corpus, source, counts, fitted_on)
-    found = interaction_vectors(corpus, source.dimensions, source.seed)
-    without = int((~found.any(axis=1)).sum())
+    vectors = interaction_vectors(corpus, source.dimensions, source.seed)
+    without = int((~vectors.any(axis=1)).sum())
     counts["items_without_interactions"] = without
     if without:
-        logger.info("%d of %d items are in no pair of training interactions.", without, len(found))
+        logger.info("%d of %d items are in no pair of training interactions.", without, len(vectors))
     if source.encoder != INTERACTIONS:
-        found = beside(_text_vectors(corpus, source, counts, fitted_on), found)
-    counts.update(items=len(found), dimensions=found.shape[1])
-    return found
+        vectors = beside(_text_vectors(corpus, source, counts, fitted_on), vectors)
+    counts.update(items=len(vectors), dimensions=vectors.shape[1])
+    return vectors
 
 
 def _text_vectors(
@@ -234,7 +234,7 @@ def _text_vectors(
 
 
 def large_vectors(encoder: str) -> Path | None:
-    """The `.npy` file that an encoder reads, on its own or in an artefact, if it is large enough to stay there."""
+    """The `.npy` file (given, or in an artefact) of an encoder, if it is large enough to be read in blocks."""
     ready = encoder_inputs(encoder).get("vectors")
     if ready is None or ready.suffix == ".parquet":
         return None
@@ -243,20 +243,20 @@ def large_vectors(encoder: str) -> Path | None:
 
 
 def vectors_in_blocks(corpus: Corpus, source: VectorSource, counts: dict[str, Any]) -> VectorRows:
-    """As `make_vectors`, read in blocks: large `.npy` files stay where they are.
+    """Compute `make_vectors`, or open a large `.npy` file for reading in blocks.
 
     Args:
         corpus: The corpus.
-        source: Which encoder, and how.
-        counts: As there.
+        source: The encoder and its options.
+        counts: As in `make_vectors`.
 
     Returns:
-        An array, or a `minionerec.sid.embed.stored.VectorFile` from `STREAMED_FROM` bytes on, whose values are checked
-        when they are read.
+        An array; or, from `STREAMED_FROM` bytes on, a `minionerec.sid.embed.stored.VectorFile`, whose values are
+        checked when they are read.
 
     Raises:
-        DataError: As there.
-        ConfigError: As there.
+        DataError: As `make_vectors`.
+        ConfigError: As `make_vectors`.
     """
     if source.reads_interactions or large_vectors(source.encoder) is None:
         return make_vectors(corpus, source, counts)
@@ -268,10 +268,10 @@ def vectors_in_blocks(corpus: Corpus, source: VectorSource, counts: dict[str, An
 
 
 def _encode(texts: list[str], source: VectorSource, counts: dict[str, Any]) -> np.ndarray:
-    filled = [position for position, text in enumerate(texts) if text]
+    nonempty = [position for position, text in enumerate(texts) if text]
     with tempfile.TemporaryDirectory() as scratch:
         encoded, tokens, truncated = encode_cached(
-            [texts[position] for position in filled],
+            [texts[position] for position in nonempty],
             VectorCache(Path(source.cache or scratch) / _encoder_key(source)),
             source.processes,
             model_name_or_path=source.encoder,
@@ -283,24 +283,24 @@ def _encode(texts: list[str], source: VectorSource, counts: dict[str, Any]) -> n
         )
     counts.update(truncated=int(truncated.sum()), tokenless=int((tokens == 0).sum()), tokens=int(tokens.sum()))
     if not counts["tokens"]:
-        raise DataError(f"{source.encoder}: its tokenizer makes no token of any of the {len(filled)} texts.")
+        raise DataError(f"{source.encoder}: its tokenizer makes no token of any of the {len(nonempty)} texts.")
     if counts["truncated"]:
-        most = int(tokens.max())
+        longest = int(tokens.max())
         logger.warning(
             "%d of %d texts were truncated to %d tokens; %s.",
             counts["truncated"],
-            len(filled),
-            most,
-            "the encoder reads no more" if most < source.max_length else "raise max_length to keep more",
+            len(nonempty),
+            longest,
+            "the encoder reads no more" if longest < source.max_length else "raise max_length to keep more",
         )
     vectors = np.zeros((len(texts), encoded.shape[1]), dtype=np.float32)
-    vectors[filled] = l2_normalise(encoded) if source.normalise else encoded
+    vectors[nonempty] = l2_normalise(encoded) if source.normalise else encoded
     return vectors
 
 
 def _encoder_key(source: VectorSource) -> str:
-    """Name of the cache folder of one model and its options: all that affects a vector."""
+    """Name of the cache folder: a hash of the model and of all options that affect a vector."""
     files = {name: file_sha256(path) for name, path in encoder_inputs(source.encoder).items()}
     model = files or [source.encoder, hub_commit(source.encoder)]
-    manner = [model, source.pooling, source.prefix, source.max_length, source.dtype]
-    return hashlib.sha256(json.dumps(manner, sort_keys=True).encode()).hexdigest()[:16]
+    key = [model, source.pooling, source.prefix, source.max_length, source.dtype]
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

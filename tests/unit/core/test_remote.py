@@ -281,7 +281,9 @@ def test_urls_that_nothing_reads(url, message):
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(ConfigError, match=r"s3://b/corpus: what reads s3:// is not installed\. Install s3fs .*\.$"):
+    with pytest.raises(
+        ConfigError, match=r"s3://b/corpus: the package that reads s3:// is not installed\. Install s3fs .*\.$"
+    ):
         local_path("s3://b/corpus")
 
 
@@ -403,7 +405,7 @@ def test_a_file_whose_size_the_server_does_not_know():
     ids=["cut off", "shorter", "chunk cut off", "silent", "redirect", "500", "403", "404", "410"],
 )
 def test_a_failed_download_is_one_line_and_leaves_no_copy(answer, message, cache, monkeypatch):
-    monkeypatch.setattr(remote, "SILENCE", 0.3)
+    monkeypatch.setattr(remote, "READ_TIMEOUT", 0.3)
     state = {"answer": answer}
     with served(lambda command, path: state["answer"](command)) as server:
         with pytest.raises(ArtefactError, match=rf"{server.url}/bought\.csv\?sha256=\w+: {message}") as refused:

@@ -25,7 +25,7 @@ def shop(tmp_path, monkeypatch):
 def test_the_walk_goes_through_every_training(shop):
     lineage = trace("RL", Path("made/eval_grpo"), {})
     assert [(each.name, each.stage) for each in lineage.trainings] == [("sft", "sft"), ("RL", "grpo")]
-    assert lineage.own is lineage.trainings[-1] and not lineage.missing
+    assert lineage.training is lineage.trainings[-1] and not lineage.missing
     sft, rl = lineage.trainings
     assert sft.record["processes"] == 4 and rl.record is None
     assert (rl.counts["steps"], rl.seed, len(sft.log)) == (1650, 42, 13)

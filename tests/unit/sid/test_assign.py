@@ -30,7 +30,7 @@ def stored(tmp_path):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_one_pass_gives_the_codes_and_distances_of_all(stored, threads, monkeypatch):
     vectors, file = stored
-    monkeypatch.setattr(kmeans, "_ROWS", 100)
+    monkeypatch.setattr(kmeans, "_BLOCK", 100)
     codebooks = residual_kmeans(vectors, (8, 8), 0, 5)[1]
     before = vectors.copy()
     for given_rows in (vectors, file):
@@ -43,7 +43,7 @@ def test_one_pass_gives_the_codes_and_distances_of_all(stored, threads, monkeypa
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_device_gives_the_codes_and_distances_of_the_cpu(stored, threads, monkeypatch):
     vectors, file = stored
-    monkeypatch.setattr(kmeans, "_ROWS", 100)
+    monkeypatch.setattr(kmeans, "_BLOCK", 100)
     codebooks = residual_kmeans(vectors, (8, 8), 0, 5)[1]
     codes, left = assign(vectors, codebooks)
     before = vectors.copy()
@@ -125,7 +125,7 @@ def test_collisions_of_a_file_are_resolved_as_those_of_the_array(stored, collisi
         assert whole.moved > 50 and whole.after.unique == 900
         monkeypatch.setattr(resolving, "FEW", 0)  # distances by products
         monkeypatch.setattr(resolving, "ORDERS_BYTES", 200)
-        monkeypatch.setattr(resolving, "_ROWS", 7)
+        monkeypatch.setattr(resolving, "_BLOCK", 7)
         many, _ = resolve_collisions(codes, collisions, vectors=file, codebooks=codebooks, left=left)
         assert many.tobytes() == whole_codes.tobytes()
 

@@ -151,7 +151,7 @@ def test_a_device_makes_the_steps_of_lloyd(held, monkeypatch):
     rng = np.random.default_rng(8)
     points = rng.normal(size=(700, 6)).astype(np.float32)
     centroids = np.concatenate([points[:9], np.full((2, 6), 50.0, np.float32)])  # two that no point has
-    monkeypatch.setattr(on_device, "_ROWS", 64)
+    monkeypatch.setattr(on_device, "_BLOCK", 64)
     monkeypatch.setattr(on_device, "_fits", lambda points, device: held)
     wanted = centroids.copy()
     for _ in range(4):

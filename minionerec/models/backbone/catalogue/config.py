@@ -10,29 +10,29 @@ class CatalogueConfig(PreTrainedConfig):
     """Shape of a `CatalogueModel`.
 
     Attributes:
-        vocab_size: Tokens of its tokenizer.
+        vocab_size: Tokens of the tokenizer.
         num_sids: Distinct SIDs of the catalogue, N.
         levels: Levels of the SIDs, L.
         max_code: Largest code.
-        max_history: Most items that are read.
+        max_history: Maximum number of items read from a history.
         hidden_size: Width D of a tower.
         num_hidden_layers: Layers of a tower.
-        num_attention_heads: Heads of a tower.
-        intermediate_size: Width of its position-wise networks.
+        num_attention_heads: Attention heads of a tower.
+        intermediate_size: Width of the feed-forward layers.
         towers: Number of towers.
-        text_width: Width of the text vectors; 0 for none.
-        learned_vectors: Whether SIDs have a vector of their own.
+        text_width: Width of the text vectors; 0 without.
+        learned_vectors: Whether each SID has a learned vector.
         code_vectors: Whether codes have vectors.
         code_sizes: Rows of each table of code vectors.
         pointer: Whether SIDs of the history get an additional score.
-        experts: Whether counts are pooled with the model's probabilities (`minionerec.models.nn.experts`).
-        num_expert_counts: Transition counts stored for that.
-        num_expert_neighbours: Similarities of texts stored for that.
-        num_transitions: Stored counts, E; 0 for none.
-        reach: Items back that pairs are counted, and looked up.
-        decay: Weight of each further step back in the counts.
-        reverse: Weight of a pair in the other direction in the counts.
-        session_tokens: Vocabulary ids of the tokens for the same session and a later one; empty where the model is not
+        experts: Whether experts are pooled with the model's probabilities (`minionerec.models.nn.experts`).
+        num_expert_counts: Number of transition counts of the experts.
+        num_expert_neighbours: Number of text similarities of the experts.
+        num_transitions: Number of stored transition counts, E; 0 without.
+        reach: Largest distance, in items, of counted pairs.
+        decay: Factor of a pair's weight per step of distance.
+        reverse: Weight of a pair in the reverse direction.
+        session_tokens: Vocabulary ids of the tokens for the same session and a later one; empty if the model is not
             conditioned on the session context.
     """
 

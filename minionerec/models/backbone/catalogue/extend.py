@@ -13,57 +13,61 @@ from minionerec.models.nn.experts import NO_SALE, Experts, item_features
 from minionerec.models.nn.session import UNSOLD
 
 
-def indices_among(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The index of each row of codes among others.
+def indices_among(known: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Find the index of rows of codes in a table.
 
     Args:
-        known: int (N, k), distinct rows.
-        wanted: int (M, k).
+        known: int (N, k), table of distinct rows.
+        queries: int (M, k), rows to find.
 
     Returns:
-        int64 (M,), -1 for rows that are not known.
+        int64 (M,), -1 for rows that are not in the table.
 
     Example:
         >>> indices_among(np.array([[0, 1], [2, 0]]), np.array([[2, 0], [2, 1]])).tolist()
         [1, -1]
     """
-    number = np.unique(np.concatenate([known, wanted]), axis=0, return_inverse=True)[1].reshape(-1)
+    number = np.unique(np.concatenate([known, queries]), axis=0, return_inverse=True)[1].reshape(-1)
     position = np.full(int(number.max()) + 1, -1, dtype=np.int64)
     position[number[: len(known)]] = np.arange(len(known))
     return position[number[len(known) :]]
 
 
-def grown_rows(values: torch.Tensor, known: np.ndarray, wanted: np.ndarray, start: str) -> torch.Tensor:
-    """Values of rows of codes, extended to more rows.
+def grown_rows(values: torch.Tensor, known: np.ndarray, queries: np.ndarray, start: str) -> torch.Tensor:
+    """Extend values of rows of codes to more rows.
 
     Args:
-        values: float (N, ...), of each known row.
+        values: float (N, ...), value of each known row.
         known: int (N, k), distinct rows of codes.
-        wanted: int (M, k).
-        start: Values of new rows: "neighbours", the mean of those known that share the longest prefix
-            with them (of all, if none shares the first code), or "zero".
+        queries: int (M, k), rows of the result.
+        start: Values of new rows: "neighbours", the mean over the known rows that share the longest prefix (over all,
+            if none shares the first code), or "zero".
 
     Returns:
-        float (M, ...); rows of known codes are copies.
+        float (M, ...); values of known rows are copied.
     """
-    position = indices_among(known, wanted)
-    grown = values.new_zeros(len(wanted), *values.shape[1:])
+    position = indices_among(known, queries)
+    grown = values.new_zeros(len(queries), *values.shape[1:])
     waiting = np.flatnonzero(position < 0)
     for depth in reversed(range(known.shape[1])) if start == "neighbours" else ():
         if not len(waiting):
             break
-        both = np.concatenate([known, wanted[waiting]])[:, :depth]
-        group = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1) if depth else np.zeros(len(both), np.int64)
-        ours, theirs = torch.from_numpy(group[: len(known)]), torch.from_numpy(group[len(known) :])
-        sums = values.new_zeros(int(group.max()) + 1, *values.shape[1:]).index_add(0, ours, values)
-        sizes = torch.bincount(ours, minlength=len(sums))
-        found = sizes[theirs] > 0
-        chosen = theirs[found]
+        prefixes = np.concatenate([known, queries[waiting]])[:, :depth]
+        group = (
+            np.unique(prefixes, axis=0, return_inverse=True)[1].reshape(-1)
+            if depth
+            else np.zeros(len(prefixes), np.int64)
+        )
+        known_groups, query_groups = torch.from_numpy(group[: len(known)]), torch.from_numpy(group[len(known) :])
+        sums = values.new_zeros(int(group.max()) + 1, *values.shape[1:]).index_add(0, known_groups, values)
+        sizes = torch.bincount(known_groups, minlength=len(sums))
+        has_relatives = sizes[query_groups] > 0
+        chosen = query_groups[has_relatives]
         shape = (-1, *[1] * (values.dim() - 1))
-        grown[torch.from_numpy(waiting)[found]] = sums[chosen] / sizes[chosen].view(shape)
-        waiting = waiting[~found.numpy()]
-    kept = position >= 0
-    grown[torch.from_numpy(kept)] = values[torch.from_numpy(position[kept])]
+        grown[torch.from_numpy(waiting)[has_relatives]] = sums[chosen] / sizes[chosen].view(shape)
+        waiting = waiting[~has_relatives.numpy()]
+    is_known = position >= 0
+    grown[torch.from_numpy(is_known)] = values[torch.from_numpy(position[is_known])]
     return grown
 
 
@@ -71,7 +75,7 @@ def check_lengths(model: CatalogueModel, codes: np.ndarray) -> None:
     """Check that SIDs, int (N, L), are as long as those of a model.
 
     Raises:
-        ConfigError: If some are not.
+        ConfigError: If one has another length.
     """
     lengths = (codes >= 0).sum(1)
     if (lengths != model.config.levels).any():
@@ -93,24 +97,23 @@ def extended_catalogue(
     start: str = "neighbours",
     neighbours: Sequence[csr_array] | None = None,
 ) -> CatalogueModel:
-    """The same model for more SIDs.
+    """Extend a model to more SIDs.
 
-    Everything that belongs to an SID moves to its new number. Known SIDs keep their text, vectors, biases and
-    popularity, so that the differences between their scores change by counts alone. New ones get text and counts as
-    given, and the learned vector, the bias and the vectors of their codes by `start`. Their popularity, where
-    the model has any, is that of SIDs that never were a target, or with "neighbours" the geometric mean of theirs; of
-    what else experts count they have what items have that were never sold.
+    Parameters of known SIDs move to their new numbers. Their text, vectors, biases and popularity do not change, so
+    the differences between their scores change only by counts. New SIDs get the given text and counts, and vectors and
+    biases by `start`. Their popularity is that of SIDs that never were a target, or, with "neighbours", the geometric
+    mean of their neighbours; other counts of the experts are those of items without interactions.
 
     Args:
-        model: A trained model; it is left as it is.
-        codes: int (N', L), codes of items, among them every SID of the model.
-        code_tokens: int64 (L, C), vocabulary ids of codes; those of the model's codes have not changed.
+        model: A trained model; not modified.
+        codes: int (N', L), codes of items, including every SID of the model.
+        code_tokens: int64 (L, C), vocabulary ids of codes; unchanged for the model's codes.
         vocab_size: Tokens of the vocabulary.
-        text: float32 (N, T), text vectors of the distinct SIDs in the order of their numbers; only those of new SIDs
-            are taken. None where the model has no text.
-        transitions: Counts between SID numbers; None where the model has none.
+        text: float32 (N, T), text vectors of the distinct SIDs in the order of their numbers, of which only those of
+            new SIDs are used; None if the model has no text.
+        transitions: Counts between SID numbers; None if the model has none.
         start: See `grown_rows`.
-        neighbours: Similarities of all SIDs, as of `Experts.of`; required where the model has experts.
+        neighbours: Similarities of all SIDs, as in `Experts.of`; required if the model has experts.
 
     Raises:
         ConfigError: If SIDs differ in length.
@@ -134,13 +137,13 @@ def extended_catalogue(
                 weights[name] = grown_rows(weights[name], before, after, start)
         for level in range(len(old.codes)):
             name = f"codes.{level}.weight"
-            if level < config.levels - 1:  # a row each prefix
-                known, wanted = (np.unique(rows[:, : level + 1], axis=0) for rows in (before, after))
-                weights[name] = grown_rows(weights[name], known, wanted, start)
-            else:  # a row each number
-                known, wanted = (np.unique(rows[:, -1:], axis=0) for rows in (before, after))
+            if level < config.levels - 1:  # one row per prefix
+                known, queries = (np.unique(sids[:, : level + 1], axis=0) for sids in (before, after))
+                weights[name] = grown_rows(weights[name], known, queries, start)
+            else:  # one row per code
+                known, queries = (np.unique(sids[:, -1:], axis=0) for sids in (before, after))
                 grown = torch.zeros_like(new.state_dict()[name])
-                grown[wanted[:, 0]] = grown_rows(weights[name][known[:, 0]], known, wanted, start)
+                grown[queries[:, 0]] = grown_rows(weights[name][known[:, 0]], known, queries, start)
                 weights[name] = grown
         new.load_state_dict(weights)
     if model.popularity is not None and extended.popularity is not None:
@@ -151,7 +154,7 @@ def extended_catalogue(
 
 
 def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start: str) -> torch.Tensor:
-    """Logarithms of popularity, float (3, N), for more SIDs: float (3, N')."""
+    """Extend logarithms of popularity, float (3, N), to more SIDs: float (3, N')."""
     grown = grown_rows(logs.cpu().T, before, after, start)
     if start == "zero":
         grown[torch.from_numpy(indices_among(before, after) < 0)] = float(np.log(UNSOLD))
@@ -161,22 +164,22 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
 def _grown_experts(
     experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: Sequence[csr_array]
 ) -> Experts:
-    """The experts, for more SIDs."""
+    """Extend the experts to more SIDs."""
     number, size = indices_among(after, before), len(after)
-    kept = {name: value.cpu() for name, value in experts.state_dict().items()}
-    owner = np.repeat(number, kept["offsets"].diff().numpy())
-    pairs = (owner, number[kept["followers"].numpy()])
-    tables = [coo_array((counts, pairs), shape=(size, size)).tocsr() for counts in kept["counts"].numpy()]
+    state = {name: value.cpu() for name, value in experts.state_dict().items()}
+    leaders = np.repeat(number, state["offsets"].diff().numpy())
+    pairs = (leaders, number[state["followers"].numpy()])
+    tables = [coo_array((counts, pairs), shape=(size, size)).tocsr() for counts in state["counts"].numpy()]
     for table in tables:
         table.sort_indices()
     popularity = np.zeros((2, size), dtype=np.float32)
     if start == "neighbours":
-        logs = (kept["popularity"] + NO_SALE).log().T
+        logs = (state["popularity"] + NO_SALE).log().T
         popularity = (grown_rows(logs, before, after, start).exp() - NO_SALE).clamp(min=0).T.contiguous().numpy()
-    popularity[:, number] = kept["popularity"].numpy()
+    popularity[:, number] = state["popularity"].numpy()
     repeats, items = np.zeros(size, dtype=np.float32), np.tile(item_features(*np.zeros((3, 1))), (size, 1))
-    repeats[number], items[number] = kept["repeats"].numpy(), kept["items"].numpy()
-    found = Experts.of(tables, popularity, repeats, items, neighbours)
+    repeats[number], items[number] = state["repeats"].numpy(), state["items"].numpy()
+    grown = Experts.of(tables, popularity, repeats, items, neighbours)
     for name in ("weights", "least", "most"):
-        getattr(found, name).copy_(kept[name])
-    return found
+        getattr(grown, name).copy_(state[name])
+    return grown

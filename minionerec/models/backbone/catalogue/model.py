@@ -28,11 +28,9 @@ from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
 from minionerec.models.nn.rows import ColumnSubset
 from minionerec.models.nn.session import LearnedPopularity
 
-# SIDs in a text of tokens, and the prefix that it has reached.
-
 
 def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Read tokens from the left; those that are no codes are passed over.
+    """Find the SIDs in token sequences; tokens that are no codes are ignored.
 
     Args:
         trie: SIDs of the catalogue.
@@ -40,12 +38,12 @@ def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torc
         mask: bool (B, T), False at padding.
 
     Returns:
-        The SID that is complete at each token (-1 for none), and the prefix reached with it; both int64 (B, T).
+        The number of the SID that ends at each token (-1 for none), and the trie node of the unfinished SID after it
+        (0 for none); both int64 (B, T).
     """
     tokens = ids.masked_fill(~mask, -1)
     sids, nodes = torch.full_like(ids, -1), torch.zeros_like(ids)
-    # The prefix that began `depth` tokens before: one ends where the next token is none of its children, for another
-    # can begin there but not continue.
+    # Node of the prefix that began `depth` tokens before, -1 if the tokens since then are no prefix.
     reached = torch.zeros_like(ids)
     for depth in range(min(trie.levels, ids.shape[1])):
         reached = trie.find(reached[:, : ids.shape[1] - depth].clamp(min=0), tokens[:, depth:]).where(
@@ -59,24 +57,24 @@ def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torc
 
 
 def newest_items(sids: torch.Tensor, count: int) -> torch.Tensor:
-    """The newest SIDs of rows with gaps.
+    """Gather the newest SIDs of sequences with gaps.
 
     Args:
         sids: int64 (B, T), SID numbers, -1 in gaps.
-        count: Most SIDs of a row.
+        count: Maximum number of SIDs of a sequence.
 
     Returns:
         int64 (B, H), numbers from 1, 0 after the end.
     """
     order = (sids < 0).long().argsort(dim=1, stable=True)
-    kept = (sids.gather(1, order) + 1)[:, : max(1, int((sids >= 0).sum(1).max()))]
-    lengths, width = (kept > 0).sum(1, keepdim=True), min(kept.shape[1], count)
+    packed = (sids.gather(1, order) + 1)[:, : max(1, int((sids >= 0).sum(1).max()))]
+    lengths, width = (packed > 0).sum(1, keepdim=True), min(packed.shape[1], count)
     positions = torch.arange(width, device=sids.device) + (lengths - width).clamp(min=0)
-    return kept.gather(1, positions)
+    return packed.gather(1, positions)
 
 
 def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-    """The session context that texts give up to each token: the newest token for it since the newest SID.
+    """Session context at each token: that of the newest session token after the newest SID, else unknown.
 
     Args:
         ids: int64 (B, T), token ids.
@@ -99,7 +97,7 @@ INIT_STD = 0.02
 
 
 class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
-    """The model; see the package. It is built by `build_catalogue`, and read by `AutoModelForCausalLM`.
+    """The catalogue model (see the package), built by `build_catalogue` and loaded by `AutoModelForCausalLM`.
 
     Args:
         config: Shape.
@@ -135,7 +133,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         PreTrainedModel.post_init(self)
 
     def flaw(self, codes: np.ndarray) -> str | None:
-        """The error in a model that was read from files; None if there is none.
+        """Describe the first inconsistency of a loaded model; None if there is none.
 
         Args:
             codes: int (S, L), the distinct SIDs of the model.
@@ -143,27 +141,27 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if not np.array_equal(self.codes.cpu().numpy(), codes):
             return "its SIDs differ"
         if self.config.code_vectors:
-            most, sizes = self.code_rows.amax(1).tolist(), list(self.config.code_sizes)
-            fits = len(most) == len(sizes) and all(row < size for row, size in zip(most, sizes, strict=True))
+            largest, sizes = self.code_rows.amax(1).tolist(), list(self.config.code_sizes)
+            fits = len(largest) == len(sizes) and all(row < size for row, size in zip(largest, sizes, strict=True))
             if not fits or int(self.code_rows.min()) < 0:
                 return "its SIDs name code vectors that it does not have"
         flaw = None if self.pairs is None else self.pairs.flaw()
         return flaw if flaw or self.experts is None else self.experts.flaw()
 
     def each_tower(self) -> Iterator[Tower]:
-        """The towers, one after another."""
+        """Iterate over the towers."""
         for tower in self.towers:
             yield cast(Tower, tower)
 
     def freeze(self) -> None:
-        """Compute the vectors of all SIDs once, for a model whose weights will not change; training mode undoes it."""
+        """Switch to evaluation mode and cache the vectors of all SIDs; training mode discards them."""
         text, rows = self.given()
         torch.nn.Module.eval(self)
         for tower in self.each_tower():
             tower.freeze(text, rows)
 
     def given(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Text vectors and rows of code vectors, where there are any."""
+        """Text vectors and rows of code vectors; None for what the model lacks."""
         return self.text if self.config.text_width else None, self.code_rows if self.config.code_vectors else None
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -184,7 +182,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return Trie.build(self.codes.cpu().numpy(), self.code_tokens.cpu().numpy())
 
     def set_dropout(self, probability: float) -> None:
-        """Set the dropout of item vectors at the input and after each part of a layer; checkpoints do not keep it."""
+        """Set the dropout of input vectors and of the sublayers' outputs; it is not saved in checkpoints."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = probability
@@ -207,24 +205,22 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         candidates: torch.Tensor | None = None,
         **_: Any,
     ) -> CausalLMOutput:
-        """Next-token logits of token sequences, or the distribution over SIDs (or its loss) of histories.
+        """Compute next-token logits of token sequences, or the distribution over SIDs (or its loss) of histories.
 
         Args:
-            input_ids: int64 (B, T), token ids; SIDs in them are read, other tokens are passed over.
+            input_ids: int64 (B, T), token ids; tokens that are no codes are ignored.
             attention_mask: int64 (B, T), 0 at padding.
             histories: int64 (B, T), numbers of SIDs from 1, padded with 0 on the right; instead of `input_ids`.
-            labels: int64 (B, T), number from 1 of the SID after each position, -100 where there is none; with
-                `histories`.
+            labels: int64 (B, T), number from 1 of the SID after each position, -100 for none; with `histories`.
             weights: float32 (B, T), weight of each label's loss; all 1 if None.
-            distribution: With labels: give log-probabilities instead of the loss.
-            leave_out: With labels: whether these are windows that were counted, so that each position leaves out what
-                its own label and later ones added to the counts.
-            num_items_in_batch: Labels that the loss is divided by; those of this batch if None.
-            sample: With labels: the SIDs whose scores the loss is estimated from; all, and exactly, if None.
-            contexts: int64 (B, T), with `histories`: session context of the SID after each position. Unknown if
-                None.
-            candidates: bool (N,), with labels and no sample: the SIDs that the loss is normalised over, every label
-                among them; all if None.
+            distribution: With labels: whether to return log-probabilities instead of the loss.
+            leave_out: With labels: whether the windows were counted, so that each position excludes the counts of its
+                own label and later ones.
+            num_items_in_batch: Divisor of the summed loss; the number of labels if None.
+            sample: With labels: SIDs from whose scores the loss is estimated; if None, the loss is exact.
+            contexts: int64 (B, T), with `histories`: session context of the SID after each position; unknown if None.
+            candidates: bool (N,), with labels and without sample: the SIDs that the loss is normalised over, including
+                every label; all if None.
 
         Returns:
             For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
@@ -233,7 +229,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             over towers: after the newest item of each history, or with `distribution` at each label, row by row.
 
         Raises:
-            ValueError: If there is neither.
+            ValueError: If neither `input_ids` nor `histories` is given.
         """
         if histories is None:
             if input_ids is None:
@@ -244,52 +240,55 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             return CausalLMOutput(logits=self.leaf_log_probs(histories, None if contexts is None else contexts[newest]))
         row, slot = (labels > 0).nonzero(as_tuple=True)
         contexts = None if contexts is None else contexts[row, slot].long()
-        counted, wanted = labels if leave_out else None, labels[row, slot] - 1
+        counted, targets = labels if leave_out else None, labels[row, slot] - 1
         if distribution:
             positions = self._positions(histories, row, slot, counted, contexts)
             return CausalLMOutput(logits=self._log_probs(histories, positions))
         losses = self._losses(
-            histories, ScoredPositions(row, slot, contexts=contexts), wanted, counted, sample, candidates
+            histories, ScoredPositions(row, slot, contexts=contexts), targets, counted, sample, candidates
         )
         total = losses.sum() if weights is None else losses @ weights[row, slot]
-        return CausalLMOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
+        return CausalLMOutput(loss=total / (num_items_in_batch or max(1, len(targets))))
 
     def _losses(
         self,
         histories: torch.Tensor,
         at: ScoredPositions,
-        wanted: torch.Tensor,
+        targets: torch.Tensor,
         counted: torch.Tensor | None,
         sample: Sample | None,
         candidates: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Negative log-likelihood of the SID wanted at each position, the mean of the towers': float32 (P,)."""
+        """Negative log-likelihood of the target at each position, averaged over towers: float32 (P,)."""
         row, slot, contexts = at.row, at.slot, at.contexts
         if sample is not None:
             columns, _ = sample
             positions = self.positions_at(histories, row, slot, columns, counted, contexts)
             part = SidBlock.of(histories, columns, positions)
-            found = (tower.scores_at(part, *self.given()) for tower in self.each_tower())
-            scores = [self.with_popularity(each, positions.known_contexts, columns.numbers) for each in found]
-            return torch.stack([sampled_losses(each, sample, row, wanted) for each in scores]).mean(0)
+            losses = []
+            for tower in self.each_tower():
+                scores = tower.scores_at(part, *self.given())
+                scores = self.with_popularity(scores, positions.known_contexts, columns.numbers)
+                losses.append(sampled_losses(scores, sample, row, targets))
+            return torch.stack(losses).mean(0)
         if self.by_blocks and not torch.is_grad_enabled() and counted is None:
-            return Blocks(self, histories, row, slot, contexts).losses(wanted)
-        scores = self._scores(histories, self._positions(histories, row, slot, counted, contexts))
-        if candidates is not None:
-            scores = [each.masked_fill(~candidates, -torch.inf) for each in scores]
-        losses = [nn.functional.cross_entropy(each.float(), wanted, reduction="none") for each in scores]
+            return Blocks(self, histories, row, slot, contexts).losses(targets)
+        losses = []
+        for scores in self._scores(histories, self._positions(histories, row, slot, counted, contexts)):
+            scores = scores if candidates is None else scores.masked_fill(~candidates, -torch.inf)
+            losses.append(nn.functional.cross_entropy(scores.float(), targets, reduction="none"))
         return torch.stack(losses).mean(0)
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **__: Any
     ) -> dict[str, Any]:
-        """Whole sequences at every step of stock `generate`, for there are no keys and values to continue from."""
+        """Inputs of a step of stock `generate`: whole sequences, since the model has no cache of keys and values."""
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
     def with_popularity(
         self, scores: torch.Tensor, contexts: torch.Tensor, columns: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Scores of SIDs, of some if `columns` names them, with what popularity adds; see `LearnedPopularity`."""
+        """Add the scores of `LearnedPopularity` to scores of all SIDs, or of those in `columns`."""
         return scores if self.popularity is None else self.popularity(scores, contexts, columns)
 
     def leaf_log_probs(
@@ -298,10 +297,9 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """Log-probabilities of all SIDs after the newest item.
 
         Args:
-            histories: int64 (B, T), numbers from 1, padded with 0 on the right; a row without items is scored by the
-                biases alone, but for what the layers make of nothing.
-            contexts: int64 (B,), session context of the next SID; None: unknown.
-            older: int64 (B, O), SIDs that were seen before each history, which the experts alone read; see
+            histories: int64 (B, T), numbers from 1, padded with 0 on the right; rows may be empty.
+            contexts: int64 (B,), session context of the next SID; unknown if None.
+            older: int64 (B, O), SIDs seen before each history, which only the experts read; see
                 `minionerec.models.nn.experts.Experts.terms`.
 
         Returns:
@@ -313,13 +311,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     def masses(
         self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, contexts: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log-probabilities of all nodes of the trie at positions of histories, as they are when recommending.
+        """Log-probabilities of all nodes of the trie at positions of histories, without leaving counts out.
 
         Args:
             histories: int64 (B, T), numbers from 1, padded with 0 on the right.
-            rows: int64 (P,), the history of each position.
-            slots: int64 (P,), its column.
-            contexts: int64 (P,), session context of the SID after each; None: unknown.
+            rows: int64 (P,), row of each position in `histories`.
+            slots: int64 (P,), column of each position in `histories`.
+            contexts: int64 (P,), session context of the SID after each position; unknown if None.
 
         Returns:
             float32 (P, M).
@@ -331,8 +329,10 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     def _log_probs(
         self, histories: torch.Tensor, positions: ScoredPositions, older: torch.Tensor | None = None
     ) -> torch.Tensor:
-        found = [scores.float().log_softmax(-1) for scores in self._scores(histories, positions)]
-        mean = found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
+        log_probs = [scores.float().log_softmax(-1) for scores in self._scores(histories, positions)]
+        mean = (
+            log_probs[0] if len(log_probs) == 1 else torch.stack(log_probs).logsumexp(0) - float(np.log(len(log_probs)))
+        )
         return (
             mean
             if self.experts is None
@@ -340,8 +340,10 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         )
 
     def _scores(self, histories: torch.Tensor, positions: ScoredPositions) -> list[torch.Tensor]:
-        found = (tower.scores(histories, positions, *self.given()) for tower in self.each_tower())
-        return [self.with_popularity(scores, positions.known_contexts) for scores in found]
+        return [
+            self.with_popularity(tower.scores(histories, positions, *self.given()), positions.known_contexts)
+            for tower in self.each_tower()
+        ]
 
     def tower_scores(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, contexts: torch.Tensor
@@ -359,7 +361,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         labels: torch.Tensor | None = None,
         contexts: torch.Tensor | None = None,
     ) -> ScoredPositions:
-        """Positions, their counts and contexts; with labels, without what a position's own and later ones added."""
+        """Positions with counts and contexts; with labels, counts of a position's own and later ones are excluded."""
         positions = (
             ScoredPositions(row, slot) if self.pairs is None else self.pairs.positions(histories, row, slot, labels)
         )
@@ -374,16 +376,16 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         labels: torch.Tensor | None = None,
         contexts: torch.Tensor | None = None,
     ) -> ScoredPositions:
-        """Positions for the scores of some SIDs alone; see `minionerec.models.nn.history.PairCounts.positions_at`."""
+        """Positions for the scores of some SIDs; see `minionerec.models.nn.history.PairCounts.positions_at`."""
         if self.pairs is None:
             return ScoredPositions(row, slot, contexts=contexts)
         return replace(self.pairs.positions_at(histories, row, slot, columns, labels), contexts=contexts)
 
     def row_tables(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Each parameter of which a sampled loss takes rows, with the rows, some of them repeatedly.
+        """Iterate over the parameters that a sampled loss indexes, with the indexed rows (with repeats).
 
         Args:
-            rows: int64 (R,), SIDs whose vectors are taken.
+            rows: int64 (R,), SIDs whose vectors are used.
             columns: int64 (C,), SIDs that are scored.
         """
         for tower in self.each_tower():
@@ -391,11 +393,11 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
     @property
     def by_blocks(self) -> bool:
-        """Whether there are so many SIDs that they are scored block by block."""
+        """Whether the catalogue is so large that SIDs are scored block by block."""
         return bool(self.config.num_sids > blocks.SIDS_AT_ONCE)
 
     def node_log_probs(self, leaf_log_probs: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities of all nodes of the trie, the root's being 0.
+        """Log-probabilities of all nodes of the trie; 0 for the root.
 
         Args:
             leaf_log_probs: float32 (B, N).
@@ -415,15 +417,15 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             masses = self.node_log_probs(self.leaf_log_probs(histories, contexts[:, position]))
             children, present = trie.children(nodes[:, position])
             steps = masses.gather(1, children) - masses.gather(1, nodes[:, position, None])
-            row, which = present.nonzero(as_tuple=True)
-            logits[row, position, trie.tokens(children[row, which])] = steps[row, which]
+            row, child = present.nonzero(as_tuple=True)
+            logits[row, position, trie.tokens(children[row, child])] = steps[row, child]
         return logits
 
-    def questions_of(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The SIDs of prompts, and the session contexts that they give.
+    def read_prompts(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read the SIDs and session contexts of prompts.
 
         Returns:
-            int64 (B, H), numbers from 1, 0 after the end; and int64 (B,), indices into
+            SIDs, int64 (B, H), numbers from 1, 0 after the end; and contexts, int64 (B,), indices into
             `minionerec.data.contexts.SESSION_CONTEXTS`.
 
         Raises:
@@ -439,25 +441,25 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
     @property
     def reads_seen(self) -> bool:
-        """Whether it makes use of what was seen before the newest `max_history` SIDs: its experts do."""
+        """Whether the model uses SIDs before the newest `max_history`, which only its experts do."""
         return not self.by_blocks and self.experts is not None and not self.experts.are_off
 
     def knowing(self, prompts: Sequence[Sequence[int]], seen: Sequence[np.ndarray]) -> OpensBranches:
-        """The model after these prompts, whose experts know all that was seen.
+        """A model for these prompts whose experts read whole histories.
 
         Args:
             prompts: B token id lists, none empty.
-            seen: For each the numbers of all SIDs that were seen, from 0, oldest first, those of the prompt last.
+            seen: For each prompt, the numbers of all SIDs seen, from 0, oldest first, those of the prompt last.
 
         Returns:
-            The model itself where it has no use for older SIDs, or there are none.
+            The model itself if it does not use older SIDs, or there are none.
 
         Raises:
             DataError: If a prompt ends inside an SID.
         """
         if not self.reads_seen or all(len(past) <= self.config.max_history for past in seen):
             return self
-        histories, contexts = self.questions_of(prompts)
+        histories, contexts = self.read_prompts(prompts)
         lengths = (histories > 0).sum(1).tolist()
         older, _ = pad_left(
             [(past[: len(past) - length] + 1).tolist() for past, length in zip(seen, lengths, strict=True)], self.device
@@ -477,44 +479,40 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """
         if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing after an SID.")
-        histories, contexts = self.questions_of(prompts)
+        histories, contexts = self.read_prompts(prompts)
         if self.by_blocks:
             return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories), contexts))
         return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories, contexts)))
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
-        """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are others, or very many."""
+        """Log-probabilities of all SIDs, float32 (B, N); None if the trie has other SIDs, or for large catalogues."""
         if self.by_blocks or not self._generates(trie):
             return None
-        return self.leaf_log_probs(*self.questions_of(prompts))
+        return self.leaf_log_probs(*self.read_prompts(prompts))
 
     def best_sids(
         self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The best SIDs of very many, block by block; see `best_sids`."""
+        """The best SIDs of a large catalogue, block by block; None for others, see `OpensBranches.best_sids`."""
         if not (self.by_blocks and self._generates(trie)):
             return None
-        histories, contexts = self.questions_of(prompts)
+        histories, contexts = self.read_prompts(prompts)
         return Blocks(self, histories, *newest_slots(histories), contexts).best(k, guide)
 
     def values_at_once(self, trie: Trie) -> int:
-        """Values in memory for one prompt while it is scored, besides those of the layers."""
+        """Number of values in memory while one prompt is scored, without those of the layers."""
         return blocks.most_values((self.config.num_sids, len(self.trie.code), self.config.towers))
 
     def _generates(self, trie: Trie) -> bool:
-        own = self.trie
-        return torch.equal(trie.first_child, own.first_child) and torch.equal(trie.token, own.token)
+        return torch.equal(trie.first_child, self.trie.first_child) and torch.equal(trie.token, self.trie.token)
 
 
 AutoConfig.register(CatalogueConfig.model_type, CatalogueConfig)
 AutoModelForCausalLM.register(CatalogueConfig, CatalogueModel)
 
 
-# A model with random weights, for a catalogue.
-
-
 def check_lengths(codes: np.ndarray) -> None:
-    """Check that SIDs are of one length, as a catalogue model needs them.
+    """Check that SIDs are of one length, as a catalogue model requires.
 
     Args:
         codes: int (N, L), -1 after shorter SIDs.
@@ -534,15 +532,15 @@ def build_catalogue(
     transitions: csr_array | None = None,
     experts: Experts | None = None,
 ) -> CatalogueModel:
-    """A model with random weights for a catalogue.
+    """Build a model with random weights for a catalogue.
 
     Args:
-        config: Shape; what follows from the other arguments is set here.
+        config: Shape; fields that depend on the other arguments are overwritten.
         codes: int (N', L), codes of items; equal rows are one SID.
         code_tokens: int64 (L, C), vocabulary ids of codes (`minionerec.models.backbone.vocabulary.code_token_ids`).
-        text: float32 (N, T), text vectors of the distinct SIDs, in the order of SID numbers; None for none.
-        transitions: Counts between SID numbers; None for none.
-        experts: The experts, by SID numbers; None for none.
+        text: float32 (N, T), text vectors of the distinct SIDs, in the order of SID numbers; optional.
+        transitions: Counts between SID numbers; optional.
+        experts: The experts, by SID numbers; optional.
 
     Raises:
         ConfigError: If SIDs differ in length, or the text vectors do not fit.
@@ -557,9 +555,9 @@ def build_catalogue(
     config.experts = experts is not None
     config.num_expert_counts = 0 if experts is None else len(experts.followers)
     config.num_expert_neighbours = 0 if experts is None else len(experts.neighbours)
-    # A vector for each prefix but the whole SID, and for the last code by itself.
-    rows = [np.unique(distinct[:, : level + 1], axis=0, return_inverse=True)[1] for level in range(config.levels - 1)]
-    code_rows = np.stack([*(row.reshape(-1) for row in rows), distinct[:, -1].astype(np.int64)])
+    # A vector for each prefix except the whole SID, and for the last code by itself.
+    prefixes = [np.unique(distinct[:, :end], axis=0, return_inverse=True)[1] for end in range(1, config.levels)]
+    code_rows = np.stack([*(numbers.reshape(-1) for numbers in prefixes), distinct[:, -1].astype(np.int64)])
     config.code_sizes = (code_rows.max(1) + 1).tolist()
     model = CatalogueModel(config)
     with torch.no_grad():
@@ -571,7 +569,7 @@ def build_catalogue(
             model.text.copy_(torch.from_numpy(text))
         if experts is not None and model.experts is not None:
             model.experts.load_state_dict(experts.state_dict())
-        if transitions is not None and model.pairs is not None:  # there are none of them where no pair was counted
+        if transitions is not None and model.pairs is not None:  # None if no pair was counted
             model.pairs.set(transitions)
             for tower in model.each_tower():
                 tower.history.start_counts(config.decay)

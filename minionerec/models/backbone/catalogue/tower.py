@@ -45,7 +45,7 @@ class Tower(nn.Module):
 
     @torch.no_grad()
     def freeze(self, text: torch.Tensor | None, code_rows: torch.Tensor | None) -> None:
-        """Compute the vectors of all SIDs once, for a model that is to recommend, until it is put into training mode.
+        """Cache the vectors of all SIDs, until training mode discards them.
 
         Args:
             text: float32 (N, T'), text vectors.
@@ -56,10 +56,10 @@ class Tower(nn.Module):
         if size <= blocks.SIDS_AT_ONCE:
             self._frozen = self.matrix(text, code_rows)
             return
-        found = torch.zeros(size + 1, self.norm.normalized_shape[0], device=device, dtype=self.bias.dtype)
-        for rows in torch.arange(size, device=device).split(blocks.SIDS_AT_ONCE):
-            found[rows + 1] = self.vectors(rows, text, code_rows)
-        self._frozen = found
+        matrix = torch.zeros(size + 1, self.norm.normalized_shape[0], device=device, dtype=self.bias.dtype)
+        for sids in torch.arange(size, device=device).split(blocks.SIDS_AT_ONCE):
+            matrix[sids + 1] = self.vectors(sids, text, code_rows)
+        self._frozen = matrix
 
     def thaw(self) -> None:
         """Discard the vectors that `freeze` computed."""
@@ -116,7 +116,7 @@ class Tower(nn.Module):
             positions: The positions.
             matrix: float (., D), vectors, those of padding first.
         """
-        first = torch.zeros(len(histories), dtype=torch.int64, device=histories.device)  # of each row, in `flat`
+        first = torch.zeros(len(histories), dtype=torch.int64, device=histories.device)  # index in `flat` of each row
         parts, count = [], 0
         for rows, columns in length_groups(histories, "right"):
             part = histories[rows, columns]
@@ -134,7 +134,7 @@ class Tower(nn.Module):
         return state
 
     def vectors(self, rows: torch.Tensor, text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
-        """Vectors of some SIDs, whose gradients are sparse: float (R, D).
+        """Vectors of some SIDs, with sparse gradients: float (R, D).
 
         Args:
             rows: int64 (R,), numbers of SIDs from 0.
@@ -146,7 +146,7 @@ class Tower(nn.Module):
         parts = [] if self.items is None else [take_rows(self.items.weight, rows)]
         if self.text_map is not None and text is not None:
             parts.append(self.text_map(text[rows]))
-        parts += [take_rows(weight, own) for weight, own in self._code_tables(rows, code_rows)]
+        parts += [take_rows(weight, indices) for weight, indices in self._code_tables(rows, code_rows)]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
@@ -155,17 +155,17 @@ class Tower(nn.Module):
     def _code_tables(
         self, rows: torch.Tensor, code_rows: torch.Tensor | None
     ) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Each table of code vectors, with the rows of it that some SIDs have."""
+        """Iterate over the tables of code vectors, with the rows of some SIDs in each."""
         for table, of_sid in zip(self.codes, () if code_rows is None else code_rows, strict=True):
             yield cast(nn.Parameter, table.weight), of_sid[rows]
 
     def row_tables(
         self, rows: torch.Tensor, columns: torch.Tensor, code_rows: torch.Tensor | None
     ) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Each parameter of which rows are taken, with the rows that a sample takes.
+        """Iterate over the parameters that a sampled loss indexes, with the indexed rows.
 
         Args:
-            rows: int64 (R,), SIDs whose vectors are taken.
+            rows: int64 (R,), SIDs whose vectors are used.
             columns: int64 (C,), SIDs that are scored.
             code_rows: int64 (tables, N).
         """
@@ -203,10 +203,10 @@ class Tower(nn.Module):
         return scored
 
     def scores_at(self, part: "SidBlock", text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
-        """Scores of some SIDs at the requested positions, equal to those columns of `scores`: float (P, C).
+        """Scores of some SIDs at the requested positions, equal to the same columns of `scores`: float (P, C).
 
         Args:
-            part: Which SIDs, and where.
+            part: The SIDs and positions.
             text: float32 (N, T'), text vectors.
             code_rows: int64 (tables, N).
         """
@@ -220,11 +220,11 @@ class Tower(nn.Module):
 
 @dataclass(frozen=True)
 class SidBlock:
-    """Some of the SIDs, to be scored at positions of a batch; nothing in it is as long as there are SIDs.
+    """Some SIDs to be scored at positions of a batch; the size of its tensors does not depend on the catalogue.
 
     Attributes:
         columns: The SIDs that are scored, C numbers from 0.
-        rows: int64 (R,), SIDs whose vectors that takes: those, then the others of the histories.
+        rows: int64 (R,), SIDs whose vectors are needed: the scored ones, then the others of the histories.
         histories: int64 (B, T), indices in `rows` from 1, 0 is padding.
         seen: int64 (B, T), columns from 1; 0 is padding, or an SID that is not scored.
         positions: The positions, whose entries name columns.
@@ -238,9 +238,9 @@ class SidBlock:
 
     @classmethod
     def of(cls, histories: torch.Tensor, columns: ColumnSubset, positions: ScoredPositions) -> "SidBlock":
-        """Of histories int64 (B, T), SIDs from 1, padded with 0 on the right."""
+        """Create from histories int64 (B, T), SIDs from 1, padded with 0 on the right."""
         seen = (columns.find(histories - 1) + 1).masked_fill(histories == 0, 0)
         others = histories[(histories > 0) & (seen == 0)].unique()
-        own = torch.searchsorted(others, histories.contiguous()) + 1 + len(columns)
-        own = torch.where(seen > 0, seen, own).masked_fill(histories == 0, 0)
-        return cls(columns, torch.cat([columns.numbers, others - 1]), own, seen, positions)
+        indices = torch.searchsorted(others, histories.contiguous()) + 1 + len(columns)
+        indices = torch.where(seen > 0, seen, indices).masked_fill(histories == 0, 0)
+        return cls(columns, torch.cat([columns.numbers, others - 1]), indices, seen, positions)

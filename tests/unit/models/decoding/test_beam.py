@@ -104,7 +104,7 @@ def test_where_memory_ends_fewer_prompts_are_searched_at_a_time(monkeypatch, cap
     ended = [size for size in tried if size > most]
     assert tried[: len(ended)] == ended  # once it is low enough it stays so
     assert sum(tried) - sum(ended) == 13
-    assert f"Memory ended: from here on {tried[-1 if most == 1 else -3]} prompts are computed at a time" in caplog.text
+    assert f"Out of memory: continuing with batches of {tried[-1 if most == 1 else -3]} prompts" in caplog.text
 
 
 @pytest.mark.parametrize(("free", "sizes"), [(2**40, [40]), (2**21, [16, 16, 8]), (0, [1] * 40)])

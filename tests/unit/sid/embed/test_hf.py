@@ -102,7 +102,7 @@ def test_where_memory_ends_fewer_texts_are_encoded_at_a_time(model_path, encoder
     tried = with_memory(encoder, monkeypatch, most)
     np.testing.assert_allclose(encoder.encode(TEXTS)[0], one_by_one(TEXTS, model_path, "mean"), atol=1e-5)
     assert tried == sizes
-    assert (f"Memory ended: from here on {sizes[-1]} texts are computed at a time" in caplog.text) == (most < 6)
+    assert (f"Out of memory: continuing with batches of {sizes[-1]} texts" in caplog.text) == (most < 6)
 
 
 def test_memory_that_ends_with_one_text_is_an_error(encoder, monkeypatch):
@@ -203,11 +203,11 @@ def test_the_pooling_of_a_model_is_followed(bert, caplog, about, pooling, listed
         (bert / "modules.json").unlink()
     expected = one_by_one(TEXTS, str(bert), pooling)
     np.testing.assert_allclose(HFEncoder(str(bert), device="cpu").encode(TEXTS)[0], expected, atol=1e-5)
-    assert "its own pooling" not in caplog.text
+    assert "the model's pooling" not in caplog.text
     other = "cls" if pooling == "mean" else "mean"
     found = HFEncoder(str(bert), other, device="cpu").encode(TEXTS)[0]
     np.testing.assert_allclose(found, one_by_one(TEXTS, str(bert), other), atol=1e-5)
-    assert f"its own pooling is {pooling}, and pooling is {other}" in caplog.text
+    assert f"the model's pooling is {pooling}, but pooling is {other}" in caplog.text
 
 
 @pytest.mark.parametrize(("activation", "change"), [("linear.Identity", lambda x: x), ("activation.Tanh", np.tanh)])

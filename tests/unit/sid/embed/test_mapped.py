@@ -26,7 +26,7 @@ def test_rows_are_those_of_the_array(tmp_path_factory, kind, rows, width, seed):
     path = saved(tmp_path_factory.mktemp("v"), table)
     wanted = table.astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored, "_ROWS", int(rng.integers(1, 50)))
+        patch.setattr(stored, "_BLOCK", int(rng.integers(1, 50)))
         patch.setattr(stored, "_GAP", int(rng.integers(1, 100)))
         patch.setattr(stored, "_RUN", int(rng.integers(1, 200)))
         vectors = VectorFile(path)
