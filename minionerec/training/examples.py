@@ -100,7 +100,7 @@ class TaskExamples:
     count: int
 
 
-Made = tuple[Columns, Mapping[str, int]]
+MadeColumns = tuple[Columns, Mapping[str, int]]
 """The columns of some examples, and what is counted of them: `rows` among it."""
 
 
@@ -141,10 +141,10 @@ class ExampleMaker(ABC):
         self.builder, self.corpus, self.tasks, self.seed = builder, corpus, tasks, seed
 
     @abstractmethod
-    def examples(self, requested: TaskExamples) -> Made:
+    def examples(self, requested: TaskExamples) -> MadeColumns:
         """Some examples of one task."""
 
-    def opened(self, task: str, number: int = 0) -> tuple[np.ndarray, Callable[[np.ndarray], Made]]:
+    def opened(self, task: str, number: int = 0) -> tuple[np.ndarray, Callable[[np.ndarray], MadeColumns]]:
         """The examples of one task and block: which of them an epoch sees, int64, and what makes some of these.
 
         Args:
@@ -160,7 +160,7 @@ class ExampleMaker(ABC):
             rows, numbers = block.rows["train"], block.numbers["train"]
             known = np.flatnonzero(able[rows.targets])
 
-        def make(positions: np.ndarray) -> Made:
+        def make(positions: np.ndarray) -> MadeColumns:
             chosen = known[positions]
             examples = None if rows is None else rows.take(chosen)
             items = chosen if rows is None else None

@@ -25,7 +25,7 @@ from minionerec.models.prompts.examples import (
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.examples import (
     ExampleMaker,
-    Made,
+    MadeColumns,
     Ragged,
     TaskExamples,
     choose_examples,
@@ -197,7 +197,7 @@ def window_columns(
     weigh: Callable[[np.ndarray], np.ndarray],
     teacher: bool,
     by_sid: bool,
-) -> Made:
+) -> MadeColumns:
     """Windows as examples with a loss at every target, weighed by age, and what is counted of them.
 
     Of titles there is no loss at items that have none, and no teacher applies.
@@ -287,7 +287,7 @@ class SftExamples(ExampleMaker):
         """How much training examples weigh by their age."""
         return recency_weights(self.corpus.split, self.corpus.sizes["train"], self.fading)
 
-    def examples(self, requested: TaskExamples) -> Made:
+    def examples(self, requested: TaskExamples) -> MadeColumns:
         """Examples of one task, an interaction or an item each."""
         made = self.builder.some(requested.task, requested.items, requested.rows)
         lists, truncated = tokenise_examples(
@@ -310,7 +310,7 @@ class SftExamples(ExampleMaker):
         found = {name: ragged(lists[name], COLUMNS[name]) for name in names}
         return found, _counted(found, **truncated)
 
-    def opened(self, task: str, number: int = 0) -> tuple[np.ndarray, Callable[[np.ndarray], Made]]:
+    def opened(self, task: str, number: int = 0) -> tuple[np.ndarray, Callable[[np.ndarray], MadeColumns]]:
         """See `ExampleMaker.opened`; of windows the examples are one each."""
         if task not in self.texts:
             return super().opened(task, number)
@@ -327,7 +327,7 @@ class SftExamples(ExampleMaker):
             tokens = np.cumsum(window_tokens(texts, windows.take(drawn)))
             chosen = np.sort(drawn[: np.searchsorted(tokens, most, side="right")])
 
-        def make(positions: np.ndarray) -> Made:
+        def make(positions: np.ndarray) -> MadeColumns:
             some = windows.take(positions)
             return window_columns(texts, some, self.recency, self.teacher, task == NEXT_SID)
 

@@ -80,7 +80,7 @@ def test_vectors_are_never_read_whole(shop, tmp_path, in_file, monkeypatch):
         return before(self, start, stop)
 
     monkeypatch.setattr(stored.VectorFile, "_read", watched)
-    monkeypatch.setattr("minionerec.sid.kmeans._ROWS", 50)
+    monkeypatch.setattr("minionerec.sid.kmeans._BLOCK", 50)
     monkeypatch.setattr("minionerec.sid.report.ERROR_ROWS", 100)
     monkeypatch.setattr(stored, "_RUN", 100 * 16)
     monkeypatch.setattr(stored.np, "load", None)

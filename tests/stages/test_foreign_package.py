@@ -125,7 +125,7 @@ def test_a_package_adds_a_command_a_stage_a_reader_and_a_ranker(installed, tmp_p
 def test_a_package_adds_a_sequential_model(installed, tmp_path):
     shop = make_shop(tmp_path / "shop", ("prepare-data",))
     words = ["--corpus", "corpus", "--protocol", "rows", "--epochs", "1", "--hyper", "hidden_size=8", "scale=2"]
-    words += ["--eval_examples", "20", "--resamples", "20", "--output", "out"]
+    words += ["--resamples", "20", "--output", "out"]
     trained = minionerec(installed, shop, "train-sequential", "--model", "newest-item", *words)
     assert trained.returncode == 0, trained.stderr
     words = ["--corpus", "corpus", "--checkpoint", "out/model", "--beams", "5", "--ks", "5", "--resamples", "20"]

@@ -86,14 +86,15 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
         table: The table, from `read_table`.
         path: Its file, for messages.
         name: The column.
-        flag: The flag that names another column; None where the name is fixed.
+        flag: What the column holds, a key of `COLUMNS`, or another setting that names it; None if the name is fixed.
 
     Raises:
         DataError: If it is missing or there twice.
     """
     if name not in table.columns:
         columns = ", ".join(str(column) for column in table.attrs.get("columns", table.columns))
-        remedy = f"Name the right one with --columns {flag}=NAME" if flag else "Rename the right one"
+        option = f"--columns {flag}=NAME" if flag in COLUMNS else f"--{flag}"
+        remedy = f"Name the right one with {option}" if flag else "Rename the right one"
         if flag == "item":
             remedy += ", which holds for items and interactions"
         if flag == "time":

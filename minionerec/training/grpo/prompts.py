@@ -13,7 +13,15 @@ from minionerec.data.contexts import UNKNOWN
 from minionerec.data.session import row_contexts
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
-from minionerec.training.examples import ExampleMaker, Made, Ragged, TaskExamples, TrainingSet, ragged, training_set
+from minionerec.training.examples import (
+    ExampleMaker,
+    MadeColumns,
+    Ragged,
+    TaskExamples,
+    TrainingSet,
+    ragged,
+    training_set,
+)
 
 
 def check_task(task: str) -> None:
@@ -48,7 +56,7 @@ class PromptExamples(ExampleMaker):
         for task in self.tasks:
             check_task(task)
 
-    def examples(self, requested: TaskExamples) -> Made:
+    def examples(self, requested: TaskExamples) -> MadeColumns:
         """Prompts of one task."""
         builder = self.builder
         made = builder.some(requested.task, requested.items, requested.rows)
