@@ -64,8 +64,8 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 
 def is_edited(manifest: Mapping[str, Any]) -> bool:
-    """Whether a manifest was changed since it was written; a manifest without a hash counts as unchanged."""
-    return DIGEST in manifest and manifest[DIGEST] != digest_of(manifest)
+    """Whether a manifest was changed since it was written, by its own hash; one without it was."""
+    return bool(manifest.get(DIGEST) != digest_of(manifest))
 
 
 def flaw(content: Any) -> str | None:

@@ -183,15 +183,6 @@ def test_an_edited_manifest_is_noticed(shop, tmp_path, artefact):
     assert bytes_of(folder / artefact) == before
 
 
-def test_a_manifest_of_an_earlier_version_has_no_hash_of_its_own(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop", ("new",))
-    spoil_manifest(folder / "corpus", lambda content: content.pop("sha256"))
-    before = (folder / "corpus/manifest.json").stat().st_mtime_ns
-    assert stage(folder, "prepare-data").status == 0
-    assert (folder / "corpus/manifest.json").stat().st_mtime_ns == before
-    assert stage(folder, "build-sids", "--output", "new").status == 0
-
-
 def test_every_stage_is_named_by_what_it_makes():
     for spec in REGISTRY.values():
         kind = getattr(spec.config_class(), "kind", "")

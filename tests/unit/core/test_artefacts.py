@@ -107,6 +107,17 @@ def test_a_manifest_of_very_many_files_is_refused_soon(tmp_path):
     assert time.process_time() - began < 1
 
 
+@pytest.mark.parametrize("name", [None, "sha\ufeff256", "SHA256"])
+def test_a_manifest_without_its_own_hash_does_not_pass(tmp_path, name):
+    make(tmp_path / "one")
+    file = tmp_path / "one" / "manifest.json"
+    content = read_json(file)
+    digest = content.pop(DIGEST)
+    file.write_text(json.dumps(content | ({} if name is None else {name: digest})))
+    with pytest.raises(ArtefactError, match=r"one/manifest\.json: was edited by hand"):
+        open_artefact(tmp_path / "one", "cups")
+
+
 def test_versions_that_a_caller_changed_are_not_those_of_the_next():
     versions = package_versions()
     package_versions().clear()
