@@ -181,6 +181,7 @@ class StageConfig(Settings):
     kind: ClassVar[str] = ""
 
     output: str = setting("", "directory to write", required=True, affects_result=False)
+    restart: bool = setting(False, "delete an unfinished run of this output and begin again", affects_result=False)
 
     def deciding(self) -> dict[str, Any]:
         """Values that affect the result, by name: the settings declared so, and what a stage adds to them."""

@@ -20,7 +20,7 @@ The rules are the same everywhere:
 - An input that was edited by hand after it was written is an error that names the file, and so is one that changes
   while a run reads it: its content is compared again before the output is finished, by a training before it begins.
 - An interrupted run is resumed from `OUTPUT.partial`. With other settings or inputs than it began with it is refused,
-  naming what differs, until that folder is deleted.
+  naming what differs, until `restart` deletes the unfinished run.
 - What an unfinished run has saved may depend on how it was launched (its processes, its device). Another launch is
   refused then, naming both.
 - Two runs of one output: the second is refused. Two stages of one process, in threads: the second waits for the first.
@@ -192,14 +192,14 @@ class Stage(Generic[C]):
         """
         beside = (self.partial, self.finished) if self.output.name else ()  # an output "." is refused later
         folder = next((path for path in beside if (path / RECORD_FILE).is_file()), None)
-        if folder is None or self._differences(folder, self._fingerprints()):  # reported later
+        if folder is None or self.config.restart or self._differences(folder, self._fingerprints()):  # reported later
             return
         then = saved_launch(folder)
         now = {name: launch.get(name) for name in then}
         if then != now:
             raise ConfigError(
                 f"{folder}: was written by {launch_in_words(then)}, and cannot be continued by {launch_in_words(now)}. "
-                "Launch it as it was, choose another output, or delete that folder to begin again."
+                "Launch it as it was, choose another output, or give --restart true to begin again."
             )
 
     def _fingerprints(self) -> dict[str, str]:
@@ -244,14 +244,16 @@ class Stage(Generic[C]):
 
     def _prepare(self, fingerprints: Mapping[str, str]) -> None:
         """Leave no unfinished run but this one: it is resumed, or a finished one that is to be extended is."""
-        if (self.partial / RECORD_FILE).is_file():
+        if self.config.restart:
+            shutil.rmtree(self.partial, ignore_errors=True)
+        elif (self.partial / RECORD_FILE).is_file():
             differences = self._differences(self.partial, fingerprints)
             if differences and self._is_done(self.partial):
                 shutil.rmtree(self.partial, ignore_errors=True)
             elif differences:
                 raise ConfigError(
                     f"{self.partial}: holds an unfinished run that differs in {', '.join(differences)}. Resume it with "
-                    "the old settings, choose another output, or delete that folder to begin again."
+                    "the old settings, choose another output, or give --restart true to delete it."
                 )
         elif (self.finished / RECORD_FILE).is_file() and not self._differences(self.finished, fingerprints):
             shutil.rmtree(self.partial, ignore_errors=True)
@@ -385,8 +387,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
         reason = ""
     if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in ("settings", "inputs")):
         raise ConfigError(
-            f"{folder / RECORD_FILE}: does not hold settings and inputs of the unfinished run{reason}. Delete "
-            "that folder to begin again."
+            f"{folder / RECORD_FILE}: does not hold settings and inputs of the unfinished run{reason}. Give --restart "
+            "true to delete it."
         )
     return record
 

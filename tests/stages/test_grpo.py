@@ -738,7 +738,7 @@ def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, m
     kept, start = load_file(checkpoint / REFERENCE_FILE), load_file(trained / "sft" / "model.safetensors")
     assert any(not torch.equal(kept[name], start[name]) for name in start.keys() & kept.keys())
     (checkpoint / REFERENCE_FILE).unlink()
-    with pytest.raises(ArtefactError, match=r"reference.safetensors.*is missing. Delete the folder"):
+    with pytest.raises(ArtefactError, match=r"reference.safetensors.*is missing. Give --restart true"):
         run_grpo(config)
 
 

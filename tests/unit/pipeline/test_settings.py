@@ -82,7 +82,7 @@ def test_values_take_the_type_of_their_setting(value, hint, wanted):
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        ("stepz: 5\n", [], r"c.yaml: unknown key 'stepz'. Known keys: output, shop"),
+        ("stepz: 5\n", [], r"c.yaml: unknown key 'stepz'. Known keys: output, restart, shop"),
         ("steps: five\n", [], r"c.yaml: steps is 'five'; expected a whole number\."),
         ("share: .inf\n", [], r"c.yaml: share is inf; expected a number\."),
         ("weights: rule=1\n", [], r"c.yaml: weights is 'rule=1'; expected a list"),
@@ -109,7 +109,7 @@ def problems(tmp_path, text, *words):
 
 
 def test_all_problems_of_a_file_or_of_flags_are_named_at_once(tmp_path):
-    known = "Known keys: output, shop, others, steps, share, ks, weights, free, glaze, stamp, flag."
+    known = "Known keys: output, restart, shop, others, steps, share, ks, weights, free, glaze, stamp, flag."
     assert problems(tmp_path, "stepz: 5\nsteps: five\nshare: 2\nks: [0, 3, -1]\n") == [
         f"c.yaml: unknown key 'stepz'. {known} Did you mean steps?",
         "c.yaml: steps is 'five'; expected a whole number.",

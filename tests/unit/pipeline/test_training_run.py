@@ -134,5 +134,5 @@ def test_weights_are_read_by_the_names_that_their_files_have(tmp_path):
         spoilt = dict(written)
         spoilt.pop(name, None) if name in written else spoilt.update({name: torch.zeros(2)})
         save_file(spoilt, tmp_path / "model.safetensors", {"format": "pt"})
-        with pytest.raises(ArtefactError, match=f"1 tensors .*{words}.*Delete the folder of the unfinished run"):
+        with pytest.raises(ArtefactError, match=f"1 tensors .*{words}.* --restart true"):
             load_weights(model, str(tmp_path))
