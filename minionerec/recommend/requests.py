@@ -111,7 +111,7 @@ def name_shown(name: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-LONGER = 5
+LONGER = 10
 """How many times as long as a list the one is that `boost` and `at_most` choose from."""
 _ID = Annotated[str, expected("an item id: a text or a whole number")]
 Ids = Annotated[Collection[str], list_of(_ID, before=as_ids)]
