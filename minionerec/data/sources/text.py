@@ -247,8 +247,10 @@ def read_json_parts(path: Path, size: int | None = PART, bad: BadRows | None = N
         while lines := file.readlines(-1 if size is None else size):
             records: dict[int, dict[str, Any]] = {}
             for line in lines:
-                if line.strip() and (record := _object(line.removeprefix(b"\xef\xbb\xbf"), path, number + 1, bad)):
-                    records[number] = record
+                if line.strip():
+                    record = _object(line.removeprefix(b"\xef\xbb\xbf"), path, number + 1, bad)
+                    if record is not None:  # an object without keys is a row too
+                        records[number] = record
                 number += 1
             if records:
                 empty = False

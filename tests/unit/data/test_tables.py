@@ -280,6 +280,15 @@ def test_lines_that_are_no_objects_are_named(tmp_path, line, message):
     assert len(read_table(path, bad)) == len(ITEMS) + 1 and bad.counts()["bad_rows"] == 1
 
 
+def test_an_object_without_keys_is_a_row_without_an_id(tmp_path):
+    items, path = write(ITEMS, tmp_path / "items.jsonl"), write(interactions(), tmp_path / "bought.jsonl")
+    path.write_text("{}\n" + path.read_text())
+    with pytest.raises(DataError, match=r"bought\.jsonl, line 1"):
+        build(read_tables(path, items))
+    bad = BadRows(1)
+    assert build(read_tables(path, items, bad)).counts["interactions"] == 24 and bad.counts()["bad_rows"] == 1
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_further_columns_of_the_items_are_kept_as_texts(tmp_path, suffix):
     items = ITEMS.assign(price=[0, 1, None, 3, 4, 5], brand=["A", " B ", "", None, "E", "007"], description="x")
