@@ -30,7 +30,7 @@ HEADERS = (
     "ours",
     "ratio",
     "of products, stock, ours",
-    "peak GiB, stock, ours; foretold",
+    "peak GiB, stock, ours",
 )
 SHAPE = "--layers 24 --width 896 --heads 14 --kv-heads 2 --inner 4864 --vocabulary 151936"
 LARGE = "--layers 28 --width 1536 --heads 12 --kv-heads 2 --inner 8960 --vocabulary 151936"
@@ -115,7 +115,7 @@ def lines_of(name: str, benchmark: str, found: dict[str, Any]) -> list[list[str]
                 found[f"tokens_per_second_{kind}"],
                 found[f"ratio_{kind}"],
                 found[f"used_{kind}"],
-                found[f"peak_gib_{kind}"] | {"foretold": found[f"foretold_gib_{kind}"]},
+                found[f"peak_gib_{kind}"],
             )
             for kind in found["asked"]["kinds"]
         ]
@@ -136,7 +136,6 @@ def _line(
 ) -> list[str]:
     share = "" if used.get("ours") is None else f"{used['stock']:.1%}, {used['ours']:.1%}"
     memory = "" if peaks.get("ours") is None else f"{peaks['stock']:.2f}, {peaks['ours']:.2f}"
-    memory += f"; {peaks['foretold']:.2f}" if memory and "foretold" in peaks else ""
     return [name, unit, f"{rates['stock']:,.0f}", f"{rates['ours']:,.0f}", f"{ratio:.2f}", share, memory]
 
 
