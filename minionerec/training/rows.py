@@ -318,7 +318,7 @@ class SftExamples(ExampleMaker):
         self.corpus.check_filled("train")
         windows = self.corpus.block_windows(self.corpus.block(number))
         if self.variants:
-            windows = varied_windows(windows, self.corpus.together, self.variants, seed)
+            windows = varied_windows(windows, self.corpus.partly_targets, self.variants, seed)
         chosen = choose_examples(len(windows), self.tasks[task], seed)
         if self.max_tokens:
             blocks = self.corpus.n_blocks

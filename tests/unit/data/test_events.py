@@ -1,5 +1,6 @@
 """Events and conditions of interactions: which rows are read, and which of them are predicted."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from support.builder import build, read_recbole, read_tables
@@ -9,8 +10,14 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.filters import parse_conditions
 from minionerec.data.source import BadRows
 from minionerec.data.windows import varied_windows
+from minionerec.models.backbone.build import train_tokenizer
+from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.prompts.wording import NEXT_SID, load_wording
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
+from minionerec.sid.table import SidTable
+from minionerec.training.rows import SftExamples
 
 ITEMS = pd.DataFrame({"item_id": [f"i{item}" for item in range(6)], "title": [f"thing {item}" for item in range(6)]})
 
@@ -82,6 +89,27 @@ def test_windows_and_their_variants_have_losses_at_targets_alone(tmp_path):
         for begin, end, first in zip(varied.begins, varied.ends, varied.firsts, strict=True):
             assert (varied.rows[begin + first : end] >= 0).all()
     assert sorted(losses) == sorted(corpus.train.targets.tolist())
+
+
+def test_a_language_model_learns_no_viewed_item_from_variants_either(tmp_path):
+    rows = [
+        (f"u{user}", f"i{3 * step + (user + visit) % 3}", 1_500_000_000 + visit * 600 + step * 60 + user, event)
+        for user in range(12)
+        for visit in range(4)
+        for step, event in enumerate(("view", "purchase"))
+    ]
+    table = pd.DataFrame(rows, columns=["user_id", "item_id", "timestamp", "event"])
+    corpus = build(source_of(tmp_path, table, events=True), targets=["purchase"]).corpus()
+    sids = SidTable(np.array([[item // 3, item % 3] for item in range(6)]), ITEMS["item_id"].tolist())
+    tokenizer = train_tokenizer(ITEMS["title"].tolist(), 300)
+    add_code_tokens(tokenizer, sids)
+    code_ids = code_token_ids(tokenizer, sids)
+    builder = ExampleBuilder(corpus, sids, load_wording("compact"), special_texts(tokenizer))
+    maker = SftExamples(tokenizer, builder, corpus, {NEXT_SID: 1.0}, 42, all_positions=True, variants=5)
+    positions, make = maker.opened(NEXT_SID)
+    labels = set(make(positions)[0]["labels"][0].tolist())
+    viewed, bought = (int(code_ids[0][code]) for code in (0, 1))
+    assert bought in labels and viewed not in labels
 
 
 def test_events_of_recbole(tmp_path):
