@@ -135,12 +135,12 @@ def prepare_data(
     from minionerec.pipeline.stage import locked
 
     named = {"items": items, "interactions": interactions}
+    names = {**COLUMNS, **(settings.get("columns") or {})}
+    of_interactions = (*OF_INTERACTIONS, "event") if settings.get("targets") else OF_INTERACTIONS
     columns = {
-        name: [str((settings.get("columns") or {}).get(kind, COLUMNS[kind])) for kind in kinds]
-        for name, kinds in (("items", OF_ITEMS), ("interactions", OF_INTERACTIONS))
+        name: [str(names[kind]) for kind in kinds]
+        for name, kinds in (("items", OF_ITEMS), ("interactions", of_interactions))
     }
-    if settings.get("targets"):
-        columns["interactions"].append(str((settings.get("columns") or {}).get("event", COLUMNS["event"])))
     columns["interactions"] += [condition.column for condition in parse_conditions(str(settings.get("where", "")))]
     given = {name: table for name, table in named.items() if table is not None}
     written = any(not isinstance(table, str | os.PathLike) for table in given.values())

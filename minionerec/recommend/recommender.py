@@ -198,15 +198,16 @@ class Recommender:
         """The list of a request with `boost` or `at_most` from a longer one, best first."""
         values = np.array(scores, dtype=np.float64) + self._boosts(request, items)
         order = np.argsort(-values, kind="stable").tolist()
+        limits = request.at_most or {}
         counts: Counter[tuple[str, Any]] = Counter()
         chosen: list[int] = []
         others: list[int] = []
         for position in order:
-            held = [(name, self.items.columns[name].at(items[position])) for name in request.at_most or {}]
-            held = [(name, value) for name, value in held if value is not None]
-            fits = all(counts[name, value] < (request.at_most or {})[name] for name, value in held)
+            cells = [(name, self.items.columns[name].at(items[position])) for name in limits]
+            filled = [(name, value) for name, value in cells if value is not None]
+            fits = all(counts[name, value] < limits[name] for name, value in filled)
             (chosen if fits else others).append(position)
-            counts.update(held if fits else ())
+            counts.update(filled if fits else ())
         listed = [*chosen, *others][: request.k]
         return [items[position] for position in listed], [float(values[position]) for position in listed]
 
@@ -318,14 +319,10 @@ class Recommender:
         ids, titles, pairs = self.items.ids, self.items.titles, zip(items, scores, strict=True)
         chances = self.probabilities(items, np.array(scores, dtype=np.float64) - self._boosts(request, items))
         cells = [{name: self.items.columns[name].at(item) for name in request.columns} for item in items]
-        if self.sids is None or chances is None:
-            return tuple(
-                Recommended(ids[item], titles[item], None, score, None, own)
-                for (item, score), own in zip(pairs, cells, strict=True)
-            )
+        known = [None] * len(items) if chances is None else chances.tolist()
         return tuple(
-            Recommended(ids[item], titles[item], self.sids[item], score, chance, own)
-            for (item, score), chance, own in zip(pairs, chances.tolist(), cells, strict=True)
+            Recommended(ids[item], titles[item], None if self.sids is None else self.sids[item], score, chance, own)
+            for (item, score), chance, own in zip(pairs, known, cells, strict=True)
         )
 
 

@@ -267,8 +267,8 @@ class TableSource:
         Raises:
             DataError: If there is no such column, or a cell is no text.
         """
-        column = column_of(table, path, name, flag)
-        return _texts(table[[column.name]], name, path)
+        column_of(table, path, name, flag)
+        return _texts(table, name, path)
 
     def _chosen(self, table: pd.DataFrame, path: Path) -> pd.DataFrame:
         """The rows that meet all conditions."""

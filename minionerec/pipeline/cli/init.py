@@ -190,11 +190,8 @@ def with_targets(config: PrepareConfig) -> PrepareConfig:
         return config
     tried = replace(config, targets=[PURCHASES[0]])
     source = read_source(tried, inputs, BadRows(config.max_bad_rows))
-    counts = np.zeros(0, dtype=np.int64)
-    for batch in source.batches():
-        assert batch.events is not None
-        in_batch = np.bincount(batch.events, minlength=len(source.events))
-        counts = in_batch + np.pad(counts, (0, len(source.events) - len(counts)))
+    numbers = np.concatenate([batch.events for batch in source.batches() if batch.events is not None])
+    counts = np.bincount(numbers, minlength=len(source.events))
     purchases = [name for name in source.events if name.lower() in PURCHASES]
     listed = ", ".join(f"{name} {count:,}" for name, count in zip(source.events, counts.tolist(), strict=True))
     if len(purchases) != 1 or len(source.events) == 1:

@@ -80,7 +80,6 @@ class TrainingExamples:
         users: int64 (R,), the number of each row's user; None if not used.
         contexts: int8 (R,), session context of each row's target, indices into
             `minionerec.data.contexts.SESSION_CONTEXTS`; None where no time is known.
-        shuffled: Rows (or windows) that are shuffled together; 0: all.
     """
 
     max_len: int
@@ -89,7 +88,6 @@ class TrainingExamples:
     windows: Windows | None
     users: np.ndarray | None
     contexts: np.ndarray | None
-    shuffled: int = 0
 
     @classmethod
     def of(
@@ -122,11 +120,11 @@ class TrainingExamples:
             if not len(windows[0]):
                 raise ConfigError("there is no training example; take data with longer histories.")
             contexts = corpus_contexts(corpus) if corpus.has_times else None
-            return cls(max_len, padding, None, windows, None, contexts, default_buffer(len(windows[0])))
+            return cls(max_len, padding, None, windows, None, contexts)
         parts = (rows for _, rows in corpus.batches("train"))
         rows = mapped(parts, folder and folder / "samples", corpus.has_times)
         contexts = None if rows.times is None else row_contexts(rows.times, len(rows))
-        return cls(max_len, padding, rows, None, users, contexts, default_buffer(len(rows)))
+        return cls(max_len, padding, rows, None, users, contexts)
 
     def __len__(self) -> int:
         """Number of rows, or windows."""
@@ -139,9 +137,10 @@ class TrainingExamples:
 
         All are shuffled by torch's generator; or blocks of them (`minionerec.data.order.block_order`), by the seed.
         """
-        if not self.shuffled:
+        buffer = default_buffer(len(self))
+        if not buffer:
             return (part.numpy() for part in torch.randperm(len(self)).split(size))
-        return in_batches(block_order(len(self), self.shuffled, seed, epoch), size)
+        return in_batches(block_order(len(self), buffer, seed, epoch), size)
 
     def batch(self, chosen: np.ndarray, device: torch.device, conditioned: bool) -> WindowBatch:
         """A batch as the model takes it.
