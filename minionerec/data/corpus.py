@@ -277,6 +277,11 @@ class Corpus:
         return self.together or bool(self.counts.get("targets"))
 
     @property
+    def roles(self) -> dict[str, str]:
+        """The role of each further column of the items (`minionerec.data.roles`)."""
+        return dict(self.counts.get("roles", {}))
+
+    @property
     def has_times(self) -> bool:
         """Whether the examples of all splits have times, of which single ones may be unknown (`NO_TIME`)."""
         if self.groups:

@@ -34,7 +34,10 @@ TIME_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 ITEM_COLUMNS = ("item_id", "title", "description")
 """Columns that the items of every corpus have; further ones are those of its source."""
 CATEGORY, TAGS, NUMBER, TIME, TEXT, IGNORE = "category", "tags", "number", "time", "text", "ignore"
+ROLES = (CATEGORY, TAGS, NUMBER, TIME, TEXT, IGNORE)
 """Roles of columns (`minionerec.data.roles`)."""
+CODED = (CATEGORY, TAGS, NUMBER, TIME)
+"""Roles of columns that models read."""
 TEXT_COLUMNS = ("title", "description")
 """Columns that make an item's text where a corpus does not name others (`text_columns` of its counts)."""
 SPLITS = ("train", "valid", "test")

@@ -29,7 +29,7 @@ from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.build import sid_neighbours, sid_text
+from minionerec.training.catalogue.build import sid_columns, sid_neighbours, sid_text
 
 logger = get_logger(__name__)
 
@@ -74,7 +74,7 @@ def run_extend(config: ExtendConfig) -> StageResult:
             **({"splits": ["train", *seen]} if seen else {}),
         }
         fitted = None
-        if isinstance(bundle.model, CatalogueModel) and bundle.model.config.text_width and config.vectors == "tfidf":
+        if isinstance(bundle.model, CatalogueModel) and bundle.model.texts_width and config.vectors == "tfidf":
             fitted = FittedTexts.of(folder, bundle.table.item_ids, corpus)
         next(steps)
         extended = _extend(bundle, table, corpus, fitted, counts, config.checkpoint, config.vectors, config.start)
@@ -130,15 +130,18 @@ def _extend(
     check_lengths(model, table.codes)
     add_code_tokens(bundle.tokenizer, table)
     counts["tokens_new"] = len(set(table.tokens) - set(before.tokens))
-    text = None
-    if model.config.text_width:
+    text = given = None
+    if model.texts_width:
         texts = None if fitted is None else fitted.texts
-        text = sid_text(corpus, table, vectors, model.config.text_width, texts)
+        given = text = sid_text(corpus, table, vectors, model.texts_width, texts)
         _check_text(model, before, table, text, checkpoint, vectors)
+    if columns := model.item_columns():
+        codes_of_columns = sid_columns(corpus, table, columns)
+        given = codes_of_columns if text is None else np.concatenate([text, codes_of_columns], axis=1)
     transitions = None if model.pairs is None else _counted(corpus, table, model)
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
     alike = None if model.experts is None else sid_neighbours(corpus, table, vectors, text)
-    grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), text, transitions, start, alike)
+    grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), given, transitions, start, alike)
     return replace(bundle, model=grown, table=table)
 
 
@@ -150,16 +153,16 @@ def _check_text(
     Raises:
         DataError: If they are of another width, or of another space.
     """
-    if text.shape[1] != model.config.text_width:
+    if text.shape[1] != model.texts_width:
         raise DataError(
             f"vectors {vectors} are {text.shape[1]} wide, but {checkpoint} was trained with vectors "
-            f"{model.config.text_width} wide. Give --vectors from the encoder that it was trained with."
+            f"{model.texts_width} wide. Give --vectors from the encoder that it was trained with."
         )
     known = set(before.item_ids)
     joined = {sid for item, sid in zip(table.item_ids, table.sid_numbers, strict=True) if item not in known}
     position = indices_among(before.distinct_codes, table.distinct_codes)
     alike = (position >= 0) & ~np.isin(np.arange(table.n_unique), list(joined))
-    then = model.text.float().numpy()[position[alike]]
+    then = model.text[:, : model.texts_width].float().numpy()[position[alike]]
     moved, length = float(((text[alike] - then) ** 2).sum()), float((then**2).sum())
     if moved > TEXT_TOLERANCE * length:
         raise DataError(

@@ -17,6 +17,7 @@ from minionerec.data.engines.engine import started
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
 from minionerec.data.names import AMAZON, SPLITS, TEXT_COLUMNS
 from minionerec.data.published import published_numbers, read_published_files, with_times_by_order
+from minionerec.data.roles import column_roles
 from minionerec.data.source import BadRows, InteractionSource
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
 from minionerec.data.sources.movielens import read_movielens
@@ -110,7 +111,7 @@ def _take_published(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
         write_layout(config.layout, Path(config.layout).name, corpus, published_numbers(corpus), records, sids)
     times = {split: rows.times for split, rows in corpus.splits().items() if rows.times is not None}
     audit = audit_examples(corpus, SPLITS, times or None)
-    counts = {**corpus.all_counts(), "order": audit.counts(), **_text_columns(config, corpus.items)}
+    counts = {**corpus.all_counts(), "order": audit.counts(), **_of_columns(config, corpus.items)}
     with work.finish(seed=None, counts=counts) as path:
         corpus.write(path)
     return audit
@@ -138,7 +139,7 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
             seed=SEED,
         )
         seed = SEED if config.ties == "shuffle" else None
-        counts = {**built.counts, **bad.counts(), **_text_columns(config, built.items)}
+        counts = {**built.counts, **bad.counts(), **_of_columns(config, built.items)}
         with work.finish(seed=seed, counts=counts) as path:
             built.write(path)
             if config.layout is not None:
@@ -148,17 +149,21 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
     return built.audit
 
 
-def _text_columns(config: PrepareConfig, items: pd.DataFrame) -> dict[str, list[str]]:
-    """The columns of an item's text, for the manifest; none where they are the usual ones.
+def _of_columns(config: PrepareConfig, items: pd.DataFrame) -> dict[str, Any]:
+    """The columns of an item's text where they are not the usual ones, and the roles of further columns.
 
     Raises:
-        ConfigError: If the items have no such column.
+        ConfigError: If the items lack a column that the settings name.
     """
+    roles = column_roles(items, config.roles)
     for name in config.text_columns:
         if name not in items.columns:
             known = ", ".join(map(str, items.columns))
             raise ConfigError(f"text_columns names {shown(name)}, which the items do not have; their columns: {known}.")
-    return {} if tuple(config.text_columns) == TEXT_COLUMNS else {"text_columns": config.text_columns}
+    if roles:
+        log.info("Columns of items: %s", ", ".join(f"{name} ({role})" for name, role in roles.items()))
+    counts: dict[str, Any] = {"roles": roles} if roles else {}
+    return counts if tuple(config.text_columns) == TEXT_COLUMNS else counts | {"text_columns": config.text_columns}
 
 
 def read_source(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> InteractionSource:

@@ -14,6 +14,7 @@ from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
+from minionerec.data.roles import ColumnCode, fit_columns
 from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -29,6 +30,7 @@ from minionerec.pipeline.training_run import (
 )
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
+from minionerec.training.catalogue.column_gains import column_gains
 from minionerec.training.catalogue.experts import fit_experts, set_weights
 from minionerec.training.catalogue.objectives import CatalogueTrainer, Sampler, keep_from_torch
 from minionerec.training.catalogue.popularity import fit_popularity, set_popularity
@@ -173,8 +175,10 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
             f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
         )
     started = None if start is None else _load_start(start, table, config.objective)
-    if started is None:
-        check_lengths(table.codes)  # before anything is written that an interrupted run would leave
+    columns: list[ColumnCode] = []
+    if started is None:  # before anything is written that an interrupted run would leave
+        check_lengths(table.codes)
+        columns = fit_columns(corpus.items, corpus.roles, config.item_columns, corpus.popularity() > 0)
     folder = run.rows
     if is_main_process():
         write_windows(corpus, table, config.recency, folder, conditioned)
@@ -191,6 +195,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         seed=config.seed,
         vectors=config.vectors,
         vector_width=config.vector_width,
+        columns=columns,
         session_context=config.session_context,
         reach=config.reach,
         experts=config.experts,
@@ -265,7 +270,10 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
             "Experts and popularity are left out: the examples that their weights would be fitted on were trained on. "
             "Give --fitted_weights, a checkpoint of the same settings that was trained without them."
         )
-    counts |= _weigh(trained, windows, {**heldout, "older": older_sids(rows, table, corpus.max_history)}, chosen)
+    heldout["older"] = older_sids(rows, table, corpus.max_history)
+    counts |= _weigh(trained, windows, heldout, chosen)
+    if run.validates and (gains := column_gains(trained, heldout)):
+        counts["item_columns"] = gains
     result = run.finish(trainer, bundle, counts)
     run.drop_rows()
     return result

@@ -6,6 +6,7 @@ OUTPUT/predictions   kind "predictions": ranked lists of the test examples, rank
 A recipe runs it with several seeds (`seeds`, docs/recipes.md), each in a folder seed-N; a report has mean and sd.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -20,7 +21,9 @@ from minionerec.core.device import fix_order
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
+from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import ROWS, Protocol, read_examples
+from minionerec.data.roles import encode_columns, fit_columns
 from minionerec.data.session import warn_without_times
 from minionerec.metrics.predictions import FILE as LISTS_FILE
 from minionerec.metrics.predictions import GIVEN
@@ -71,21 +74,17 @@ def run_sequential(config: SequentialConfig) -> StageResult:
 
     @cache
     def inputs() -> ModelInputs:
-        _check_vectors_and_digits(settings.model, settings.vectors, settings.digits)
+        _check_digits(settings.model, settings.digits)
         corpus = read_examples(settings.corpus, protocol, settings.items)
         if settings.session_context and not corpus.knows_contexts("train"):
             warn_without_times(settings.corpus)
-        text = None
-        if settings.vectors:
-            encoder = VectorSource(encoder=settings.vectors, dimensions=settings.vector_width)
-            text = torch.from_numpy(make_vectors(corpus, encoder, {}))
         item_ids = corpus.items["item_id"].tolist()
         return make_inputs(
             settings.model,
             settings.hyper,
             corpus,
             protocol,
-            text=text,
+            vectors=_vectors(corpus, settings.vectors, settings.vector_width, settings.item_columns),
             digits=_read_digits(settings.digits, item_ids) if settings.digits else None,
             table=SidTable.load_index(settings.sids, item_ids) if settings.sids else None,
             session_context=settings.session_context,
@@ -128,15 +127,28 @@ def _check_corpus(corpus: str, protocol: str) -> None:
         raise DataError(f"{folder}: no such file. Give --corpus a file of 'user item item ...' lines.")
 
 
-def _check_vectors_and_digits(model: str, vectors: str, digits: str) -> None:
-    """Check that a model takes the vectors and digits that the settings name.
+def _vectors(corpus: Corpus, encoder: str, width: int, item_columns: Sequence[str]) -> torch.Tensor | None:
+    """Given vectors of the items, float32 (N, F), of an encoder and of columns; None without both.
+
+    Vectors of an encoder have length about 1, so they are multiplied by the square root of their width.
+    """
+    parts = []
+    if encoder:
+        vectors = torch.from_numpy(make_vectors(corpus, VectorSource(encoder=encoder, dimensions=width), {}))
+        parts.append(vectors * math.sqrt(vectors.shape[1]))
+    if item_columns:
+        columns = fit_columns(corpus.items, corpus.roles, item_columns, corpus.popularity() > 0)
+        parts.append(torch.from_numpy(encode_columns(corpus.items, columns)))
+    return torch.cat(parts, 1) if parts else None
+
+
+def _check_digits(model: str, digits: str) -> None:
+    """Check that a model takes the digits that the settings name.
 
     Raises:
         ConfigError: If it does not, or reads digits and there are none.
     """
     kind = model_class(model)
-    if vectors and not kind.reads_text:
-        raise ConfigError(f"vectors is {vectors!r}, but model {model} reads no text; leave vectors out.")
     if bool(digits) != kind.reads_digits:
         raise ConfigError(
             f"model {model} reads the items' digits; give digits (minionerec build-sids --method opq)."

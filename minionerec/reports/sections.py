@@ -31,7 +31,7 @@ from minionerec.reports.page import Block, Cell, Details, Example, Figure, Secti
 from minionerec.reports.reference import DOUBTFUL, SETTINGS, UNKNOWN, Reference, ReferenceRow
 from minionerec.reports.results import OWN_SIDS, TITLE, PageResults
 from minionerec.reports.summary import summary
-from minionerec.reports.trainings import NOT_RECORDED, Effort, outcome, settings_changed
+from minionerec.reports.trainings import NOT_RECORDED, Effort, Training, outcome, settings_changed
 from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report
 
 TableRow = list[str | Cell]
@@ -556,7 +556,25 @@ def training(results: PageResults) -> Section | None:
         caption = f"{title}, settings that differ from the defaults."
         blocks.append(Table(["Setting", "Value"], changed, caption, text_columns=2))
         blocks.append(Table(["Outcome", "Value"], [list(line) for line in outcome(training)], f"{title}.", 2))
+        blocks += _item_columns(training, title)
     return Section("Training", blocks)
+
+
+def _item_columns(training: Training, title: str) -> list[Block]:
+    """What each column of the items is worth to a trained model, as its manifest says; nothing where it has none."""
+    gains = training.counts.get("item_columns")
+    if not gains:
+        return []
+    with_all = gains["NDCG@10"]
+    lines: list[TableRow] = [["all columns", f"{with_all:.4f}", NONE]]
+    lines += [
+        [f"without {name}", f"{value:.4f}", f"{value - with_all:+.4f}"] for name, value in gains["without"].items()
+    ]
+    caption = (
+        f"{title}: columns of the items, on {gains['examples']:,} validation examples. A column is hidden from the "
+        "trained model by giving every item the mean of all."
+    )
+    return [Table(["Columns", "NDCG@10", "Difference"], lines, caption)]
 
 
 def _cost(results: PageResults) -> list[Block]:

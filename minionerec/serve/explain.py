@@ -118,7 +118,7 @@ def explain(
         model = ranker.bundle.model
         if isinstance(model, CatalogueModel):
             counts = _counts(ranker.builder.corpus, sources, indices) if model.pairs is not None else None
-            alike = _similarities(ranker, model, sources, indices) if model.config.text_width else None
+            alike = _similarities(ranker, model, sources, indices) if model.texts_width else None
             _add_evidence(reasons, items, sources, indices, counts, alike, vector_source(ranker.bundle.path))
     return tree, reasons
 
@@ -178,7 +178,8 @@ def _similarities(
 ) -> np.ndarray:
     """Cosines of given vectors: float (listed items, items of the history), NaN for items without a vector."""
     numbers = ranker.table.sid_numbers
-    one, other = (model.text[torch.from_numpy(numbers[list(group)])].float() for group in (indices, sources))
+    texts = model.text[:, : model.texts_width]
+    one, other = (texts[torch.from_numpy(numbers[list(group)])].float() for group in (indices, sources))
     normal = torch.nn.functional.normalize
     cosines = normal(one, dim=1) @ normal(other, dim=1).T
     present = one.any(dim=1)[:, None] & other.any(dim=1)

@@ -14,6 +14,7 @@ from support.training import catalogue_config, extend_config, make_inputs, sft_c
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.roles import encode_columns
 from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -302,6 +303,28 @@ def test_experts_compare_words_beside_vectors_and_interactions(shop, tmp_path):
         alone = replace(corpus, train=SplitExamples.none())
         found = sid_neighbours(alone, bundle.table, "ready", vectors)[0]
         assert np.array_equal(found.toarray(), nearest_texts(texts, vectors=vectors).toarray())
+
+
+def test_new_items_have_the_codes_of_their_columns(shop, tmp_path):
+    """By the values that the model was trained with; known items keep theirs, and text is compared without them."""
+    for name in ("before", "after"):
+        corpus = Corpus.load(shop / name)
+        brands = [f"brand {item[-1]}" for item in row_ids(corpus)]
+        items, roles = corpus.items.assign(brand=brands), {"brand": "category"}
+        replace(corpus, items=items, counts={**corpus.counts, "roles": roles}).save(
+            tmp_path / name, config={}, inputs={}
+        )
+    changes = {"corpus": str(tmp_path / "before"), "item_columns": ["brand"], "epochs": 0.1}
+    run_catalogue(catalogue_config(shop, **changes, output=str(tmp_path / "trained")))
+    grown = extension(
+        shop, "x", checkpoint=str(tmp_path / "trained"), corpus=str(tmp_path / "after"), output=str(tmp_path / "grown")
+    )
+    run_extend(grown)
+    trained, bundle = load_bundle(tmp_path / "trained").model, load_bundle(tmp_path / "grown")
+    assert bundle.model.item_columns() == trained.item_columns() and bundle.model.texts_width == 8
+    codes = encode_columns(Corpus.load(tmp_path / "after").items, trained.item_columns())
+    assert torch.equal(bundle.model.text[bundle.table.sid_numbers][:, 8:], torch.from_numpy(codes))
+    torch.testing.assert_close(bundle.model.text[:, :8], load_bundle(shop / "catalogue_after").model.text)
 
 
 def row_ids(corpus):

@@ -33,6 +33,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
+from minionerec.data.roles import encode_columns, fit_columns
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel, blocks, tower
 from minionerec.models.nn.layers import Dropout
@@ -46,8 +47,9 @@ from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import sid_text
+from minionerec.training.catalogue.column_gains import column_gains, target_ndcg
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
-from minionerec.training.catalogue.windows import collate
+from minionerec.training.catalogue.windows import collate, held_out_windows, older_sids
 
 SAMPLED = {"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0}
 
@@ -140,6 +142,84 @@ def test_text_of_an_sid_is_the_mean_of_its_items(trained, tmp_path):
 
 
 SEVEN = SidTable(np.arange(7)[:, None], [f"i{index}" for index in range(7)])
+
+
+def with_columns(corpus):
+    """A corpus whose items have a brand, a price and a note."""
+    count = corpus.n_items
+    brands = [f"brand {number % 3}" for number in range(count)]
+    prices = ["" if number == 5 else str(10 * number) for number in range(count)]
+    items = corpus.items.assign(brand=brands, price=prices, note=[f"note {number}" for number in range(count)])
+    roles = {"brand": "category", "price": "number", "note": "text"}
+    return replace(corpus, items=items, counts={**corpus.counts, "roles": roles})
+
+
+@pytest.mark.parametrize("vectors", ["tfidf", ""])
+def test_columns_of_items_are_added_to_their_vectors(trained, tmp_path, vectors):
+    folder, _ = trained
+    corpus = with_columns(Corpus.load(folder / "corpus"))
+    corpus.save(tmp_path / "corpus", config={}, inputs={})
+    changes = {"corpus": str(tmp_path / "corpus"), "vectors": vectors, "item_columns": ["price", "brand"]}
+    result = run_catalogue(catalogue_config(folder, **changes, experts=True, output=str(tmp_path / "out")))
+    bundle = load_bundle(tmp_path / "out")
+    model, table = bundle.model, bundle.table
+    price, brand = model.item_columns()
+    sold = corpus.popularity() > 0
+    assert [price, brand] == fit_columns(corpus.items, corpus.roles, ["price", "brand"], sold)
+    assert model.texts_width == (8 if vectors else 0)
+    codes = encode_columns(corpus.items, [price, brand])
+    assert torch.equal(model.text[table.sid_numbers][:, model.texts_width :], torch.from_numpy(codes))
+    if vectors:
+        text = sid_text(corpus, table, "tfidf", 8)
+        assert torch.equal(model.text[:, :8], torch.from_numpy(text))
+    # By hand: the metric with each column at its mean.
+    heldout = held_out_windows(corpus.valid, table, corpus.max_history)
+    heldout["older"] = older_sids(corpus.valid, table, corpus.max_history)
+    gains, whole = result.counts["item_columns"], model.text.clone()
+    assert gains["examples"] == len(corpus.valid) and set(gains["without"]) == {"price", "brand"}
+    with torch.inference_mode():
+        assert gains["NDCG@10"] == pytest.approx(target_ndcg(model, heldout).mean(), abs=1e-3)
+        begin = model.texts_width + price.width
+        model.text[:, begin:] = whole[:, begin:].mean(0)
+        assert gains["without"]["brand"] == pytest.approx(target_ndcg(model, heldout).mean(), abs=1e-3)
+        model.text.copy_(whole)
+        again = column_gains(model, heldout)
+    assert torch.equal(model.text, whole)
+    assert again["without"] == pytest.approx(gains["without"], abs=1e-3)
+
+
+def test_the_rank_of_a_held_out_target_is_that_of_the_whole_distribution(trained):
+    folder, _ = trained
+    bundle, corpus = load_bundle(folder / "catalogue"), Corpus.load(folder / "corpus")
+    heldout = held_out_windows(corpus.valid, bundle.table, corpus.max_history)
+    with torch.inference_mode():
+        gains = target_ndcg(bundle.model, heldout)
+        for row, gain in enumerate(gains):
+            history = torch.from_numpy(heldout["histories"][row : row + 1].astype(np.int64))
+            target = int(heldout["labels"][row].max()) - 1
+            scores = bundle.model.leaf_log_probs(history)[0]
+            rank = 1 + int((scores > scores[target]).sum())
+            assert gain == pytest.approx(1 / np.log2(1 + rank) if rank <= 10 else 0)
+    assert column_gains(bundle.model, heldout) == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            ["colour"],
+            r"item_columns names 'colour', which the corpus does not have; its further columns: brand, note, price",
+        ),
+        (["note"], r"item_columns names 'note', whose role is 'text'"),
+    ],
+)
+def test_columns_that_models_cannot_read_are_refused(trained, tmp_path, columns, message):
+    folder, _ = trained
+    with_columns(Corpus.load(folder / "corpus")).save(tmp_path / "corpus", config={}, inputs={})
+    settings = {"corpus": str(tmp_path / "corpus"), "item_columns": columns, "output": str(tmp_path / "out")}
+    with pytest.raises(ConfigError, match=message):
+        run_catalogue(catalogue_config(folder, **settings))
+    assert not (tmp_path / "out").exists()
 
 
 def distributions(seed=0, rows=5, size=7):

@@ -249,7 +249,7 @@ def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
     split = read_examples(config.corpus, protocol)
     again = rank_rows(model, split.test, protocol.seen, torch.device("cpu"))
     assert again["item"].tolist() == test["item"].tolist()
-    assert model.text[1:].abs().sum() > 0
+    assert model.given_vectors[1:].abs().sum() > 0
     (whole,) = split.windows("train")
     histories, targets, _ = padded_windows(whole, protocol.max_len, protocol.padding)
     assert model.pairs.counts.sum() == pytest.approx(
@@ -272,7 +272,7 @@ def test_titles_of_a_file_become_text_vectors(file, tmp_path):
         epochs=1,
     )
     run_sequential(config)
-    text = load_sequential(tmp_path / "out" / "model").text
+    text = load_sequential(tmp_path / "out" / "model").given_vectors
     assert text.shape == (16, 4)
     assert not text[0].any() and text[1:].norm(dim=1).numpy() == pytest.approx(
         np.full(15, 2), rel=1e-4, abs=1e-5
@@ -287,7 +287,7 @@ def test_ready_vectors_are_an_input(file, tmp_path):
         run_sequential(config)
     np.save(vectors, np.eye(15, 4, dtype=np.float32))
     run_sequential(config)
-    assert load_sequential(tmp_path / "out" / "model").text.shape == (16, 4)
+    assert load_sequential(tmp_path / "out" / "model").given_vectors.shape == (16, 4)
     np.save(vectors, np.eye(15, 4, 1, dtype=np.float32))
     assert not config.up_to_date()
 
@@ -330,8 +330,6 @@ def test_what_the_settings_refuse(file, tmp_path):
     ]:
         with pytest.raises(ConfigError, match=message):
             of(**changes)
-    with pytest.raises(ConfigError, match="model sasrec reads no text"):
-        run_sequential(of(vectors="tfidf"))
     with pytest.raises(DataError, match=r"none\.txt: no such file"):
         run_sequential(config_of(tmp_path / "none.txt", tmp_path / "out"))
     with pytest.raises(ArtefactError, match=r"none: no such directory; expected .* \(corpus\)"):
@@ -341,8 +339,6 @@ def test_what_the_settings_refuse(file, tmp_path):
 
 def test_what_a_model_does_not_read_is_refused():
     model = build_model("sasrec", num_items=5)
-    with pytest.raises(ConfigError, match="SASRec reads no text vectors"):
-        model.set_text(None)
     with pytest.raises(ConfigError, match="SASRec reads no counts of pairs"):
         model.set_transitions(None)
 

@@ -1,7 +1,7 @@
 """Reader of RecBole's atomic files: `.inter`, one interaction a line, and `.item`, with headers `name:type`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -59,13 +59,17 @@ def read_recbole(
         blank = {title_column: "", columns["description"]: ""}
         catalogue, source = pd.DataFrame({item_column: ids[ids != ""], **blank}), path
     else:
-        catalogue, source = _read(Path(items), bad), Path(items)
+        catalogue, source = _read(Path(items), bad, (title_column, columns["description"])), Path(items)
     conditions = parse_conditions(where)
     return parse_tables(
         [(path, purchases)], str(path), (catalogue, source), bad, columns, time_unit, conditions, events
     )
 
 
-def _read(path: Path, bad: BadRows) -> pd.DataFrame:
+def _read(path: Path, bad: BadRows, texts: Collection[str] = ()) -> pd.DataFrame:
+    """Read a file without the types of its columns; tokens of a sequence that is none of `texts` are parted by "|"."""
     table = read_text_table(path, "\t", quoted=False, bad=bad)
+    for name in table.columns:
+        if str(name).endswith(":token_seq") and str(name).split(":")[0] not in texts:
+            table[name] = table[name].str.replace(" ", "|")
     return table.rename(columns=lambda name: str(name).split(":")[0])

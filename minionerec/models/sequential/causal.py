@@ -1,6 +1,5 @@
-"""Causal transformer over items with a full softmax, and optional item texts, pointer and transition counts."""
+"""Causal transformer over items with a full softmax, and optional pointer and transition counts."""
 
-import math
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from minionerec.models.nn.history import HistoryScores, PairCounts, ScoredPositi
 from minionerec.models.nn.layers import (
     CausalLayer,
     Dropout,
-    Linear,
     check_heads,
     init_weights,
     readout_slots,
@@ -24,10 +22,9 @@ POSITIONS = ("rotary", "learned", "none")
 
 
 class Causal(CausalEncoder):
-    """A causal pre-norm transformer whose item vectors may have two sources, tied at input and output.
+    """A causal pre-norm transformer with tied item vectors at input and output.
 
-    An item's vector is e_i + M t_i: a learned vector, and a linear map of a fixed text vector where there is one. A
-    history is read by pre-norm layers, x + Drop(attention(LN x)) and x + Drop(W2 gelu(W1 LN x)); items are scored by
+    A history is read by pre-norm layers, x + Drop(attention(LN x)) and x + Drop(W2 gelu(W1 LN x)); items are scored by
     the product of the last state, after a LayerNorm, with their vectors, and, if enabled, by what
     `minionerec.models.nn.history` adds: a pointer to the history, and item transitions of training,
     from which a training position leaves out its own target and later ones. It is meant to be trained at all positions.
@@ -41,16 +38,12 @@ class Causal(CausalEncoder):
         label_smoothing: Share of the target's probability that is spread over all rows of the table.
         positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
             padding it counts from the newest item) or "none".
-        text_width: Width T of the text vectors; 0 without. They are set by `set_text`.
         pointer: Whether items of the history get an additional score by their distance.
         reach: Largest distance of counted pairs; 0 without counts. Counts are set by `set_transitions`.
         decay: Decay per step of distance in the counts.
         reverse: Weight of pairs in the reverse direction in the counts.
         num_transitions: Number of stored counts.
     """
-
-    reads_text = True
-    text: torch.Tensor
 
     def __init__(
         self,
@@ -63,7 +56,6 @@ class Causal(CausalEncoder):
         dropout: float = 0.3,
         label_smoothing: float = 0.0,
         positions: str = "rotary",
-        text_width: int = 0,
         pointer: bool = False,
         reach: int = 0,
         decay: float = 0.6,
@@ -92,9 +84,6 @@ class Causal(CausalEncoder):
             for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(hidden_size)
-        self.text_map = Linear(text_width, hidden_size, bias=False) if text_width else None
-        if text_width:
-            self.register_buffer("text", torch.zeros(self.num_items + 1, text_width))
         self.pairs = PairCounts(self.num_items, num_transitions, reach, decay, reverse) if reach else None
         self.history = HistoryScores(hidden_size, self.max_len if pointer else 0, reach, first=1)
         self.apply(init_weights)
@@ -104,31 +93,11 @@ class Causal(CausalEncoder):
 
     @classmethod
     def data_hyper(cls, data: ModelData) -> dict[str, Any]:
-        """See `SequentialModel`; and the width of the text vectors and the number of counts."""
+        """See `SequentialModel`; and the number of counts."""
         return {
             **super().data_hyper(data),
-            "text_width": 0 if data.text is None else data.text.shape[1],
             "num_transitions": 0 if data.transitions is None else data.transitions.nnz,
         }
-
-    def set_text(self, vectors: torch.Tensor) -> None:
-        """Set the items' text vectors.
-
-        They are multiplied by √T, so that entries of unit vectors are about 1 and their map outweighs the learned
-        vectors at the start of training.
-
-        Args:
-            vectors: float32 (N, T), row i of item i + 1; of length about 1.
-
-        Raises:
-            ConfigError: If the shape differs.
-        """
-        expected_shape = (self.num_items, self.text_map.in_features if self.text_map is not None else 0)
-        if tuple(vectors.shape) != expected_shape:
-            raise ConfigError(
-                f"text vectors have shape {tuple(vectors.shape)}; expected {expected_shape} (num_items, text_width)."
-            )
-        self.text[1:] = vectors * math.sqrt(vectors.shape[1])
 
     def set_transitions(self, counted: csr_array) -> None:
         """Set the counts, computed by `count_transitions` with the model's reach, decay and reverse.
@@ -147,13 +116,11 @@ class Causal(CausalEncoder):
 
     def item_matrix(self) -> torch.Tensor:
         """See `SequentialModel`."""
-        return self.items.weight if self.text_map is None else self.items.weight + self.text_map(self.text)
+        return self.items.weight
 
     def embed(self, histories: torch.Tensor) -> torch.Tensor:
         """See `CausalEncoder`."""
         x = self.items(histories)
-        if self.text_map is not None:
-            x = x + self.text_map(self.text[histories])
         if self.slots is not None:
             x = x + self.slots.weight[slot_range(histories.shape[1], self.max_len, self.padding)]
         embedded: torch.Tensor = self.dropout(x)

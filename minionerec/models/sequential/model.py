@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from scipy.sparse import csr_array
 from torch import nn
+from torch.nn.utils.parametrize import register_parametrization
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.contexts import UNKNOWN
@@ -14,6 +15,7 @@ from minionerec.data.rows import Side
 from minionerec.models.nn.layers import (
     INIT_STD,
     CausalLayer,
+    Linear,
     by_length,
     causal_mask,
     length_groups,
@@ -40,16 +42,45 @@ class ModelData:
     Attributes:
         padding: Side on which histories are padded.
         num_users: Number of users.
-        text: Text vectors of the items, float32 (N, T), row i of item i + 1; None without.
+        vectors: Given vectors of the items, float32 (N, F), row i of item i + 1, entries about 1; None without.
         transitions: Item transitions in the training windows; None without.
         digits: Digits of the items, int32 (N, M), row i of item i + 1; None without.
     """
 
     padding: Side = "right"
     num_users: int = 0
-    text: torch.Tensor | None = None
+    vectors: torch.Tensor | None = None
     transitions: csr_array | None = None
     digits: torch.Tensor | None = None
+
+
+class GivenVectors(nn.Module):
+    """Adds a linear map of given vectors, such as those of texts or of columns, to learned vectors of items.
+
+    It parametrises the weight of an item table (`torch.nn.utils.parametrize`), so an item has the same vector in
+    histories and in scores, and one without a training example the vector that it is given.
+
+    Args:
+        rows: Rows of the item table, R.
+        width: Width of the given vectors, F.
+        hidden_size: Width of the item table, D.
+
+    Attributes:
+        given: float32 (R, F), the given vectors; zeros for padding.
+    """
+
+    given: torch.Tensor
+
+    def __init__(self, rows: int, width: int, hidden_size: int):
+        super().__init__()
+        self.map = Linear(width, hidden_size, bias=False)
+        nn.init.normal_(self.map.weight, std=INIT_STD)
+        self.register_buffer("given", torch.zeros(rows, width))
+
+    def forward(self, learned: torch.Tensor) -> torch.Tensor:
+        """Vectors of all rows: float (R, D) to float (R, D)."""
+        vectors: torch.Tensor = learned + self.map(self.given)
+        return vectors
 
 
 class SequentialModel(nn.Module):
@@ -77,17 +108,16 @@ class SequentialModel(nn.Module):
         masks_padding: Whether a row's vectors stay the same when columns are dropped that are padding in it, so that
             training at all positions may go by groups of similar length.
         needs_users: Whether `user_vectors` reads `users`.
-        reads_text: Whether the model can read text vectors of the items (`set_text`).
         reads_digits: Whether the model needs digits of the items (`set_digits`).
         learns_next: Whether `loss` predicts the next items, so that the model can be conditioned on session contexts.
         label_smoothing: Share of the target's probability that the losses spread over all V rows.
+        vector_width: Width of the given vectors of items that are added to learned ones; 0 without.
         session_states: Scale and shift of vectors by session context; None in a model that is not conditioned on it.
     """
 
     causal = False
     masks_padding = False
     needs_users = False
-    reads_text = False
     reads_digits = False
     learns_next = True
 
@@ -98,6 +128,7 @@ class SequentialModel(nn.Module):
         super().__init__()
         self.num_items, self.max_len, self.padding, self.hidden_size = num_items, max_len, padding, hidden_size
         self.label_smoothing = 0.0
+        self.vector_width = 0
         self.session_states: SessionStates | None = None
 
     @classmethod
@@ -131,16 +162,52 @@ class SequentialModel(nn.Module):
             width = self.item_matrix().shape[1]
         self.session_states = SessionStates(width)
 
-    def set_text(self, vectors: torch.Tensor) -> None:
-        """Set fixed text vectors of the items.
-
-        Args:
-            vectors: float32 (N, T), row i of item i + 1.
+    def item_table(self) -> nn.Embedding:
+        """The table of learned vectors of items, row 0 for padding.
 
         Raises:
-            ConfigError: If the model reads no text vectors, or their shape differs.
+            ConfigError: If the model has none.
         """
-        raise ConfigError(f"{type(self).__name__} reads no text vectors; leave vectors out.")
+        table = getattr(getattr(self, "embedding", self), "items", None)
+        if not isinstance(table, nn.Embedding):
+            raise ConfigError(f"{type(self).__name__} has no table of items; leave vectors and item_columns out.")
+        return table
+
+    def read_vectors(self, width: int) -> None:
+        """Make room for given vectors, whose linear map is added to learned vectors of items; zeros until they are set.
+
+        Args:
+            width: Width of the given vectors.
+
+        Raises:
+            ConfigError: If the model has no table of items.
+        """
+        table = self.item_table()
+        added = GivenVectors(table.num_embeddings, width, table.embedding_dim)
+        register_parametrization(table, "weight", added.to(table.weight.device))
+        self.vector_width = width
+
+    def set_vectors(self, vectors: torch.Tensor) -> None:
+        """Set the given vectors of the items, after `read_vectors`.
+
+        Args:
+            vectors: float32 (N, F), row i of item i + 1.
+
+        Raises:
+            ConfigError: If the shape differs.
+        """
+        if tuple(vectors.shape) != (self.num_items, self.vector_width):
+            raise ConfigError(
+                f"the items' vectors have shape {tuple(vectors.shape)}; expected "
+                f"{(self.num_items, self.vector_width)} (num_items, width)."
+            )
+        self.given_vectors[1 : self.num_items + 1] = vectors
+
+    @property
+    def given_vectors(self) -> torch.Tensor:
+        """Given vectors of the rows of the item table, float32 (R, F), row 0 for padding; after `read_vectors`."""
+        (added,) = cast(Any, self.item_table()).parametrizations.weight
+        return cast(GivenVectors, added).given
 
     def set_transitions(self, counted: csr_array) -> None:
         """Set transition counts of the training examples.

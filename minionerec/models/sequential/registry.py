@@ -127,6 +127,7 @@ def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any],
     """
     about = {"model": name, "num_items": model.num_items, "max_len": model.max_len, "hyper": dict(hyper)}
     about |= {} if model.session_states is None else {"session_context": True}
+    about |= {"vector_width": model.vector_width} if model.vector_width else {}
     save_file({key: value.cpu().contiguous() for key, value in model.state_dict().items()}, folder / WEIGHTS_FILE)
     write_json(folder / MODEL_FILE, about)
 
@@ -175,10 +176,14 @@ def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialMode
         raise ArtefactError(f"{file}: expected an object with {', '.join(types)}. {_REMEDY}")
     if type(conditioned := description.get("session_context", False)) is not bool:
         raise ArtefactError(f"{file}: session_context is {shown(conditioned)}, expected true or false. {_REMEDY}")
+    width = description.get("vector_width", 0)
+    if type(width) is not int or width < 0:
+        raise ArtefactError(f"{file}: vector_width is {shown(width)}, expected a whole number. {_REMEDY}")
     largest = max((side for value in tensors.values() for side in value.shape), default=0)
     sizes = [
         description["num_items"],
         description["max_len"],
+        width,
         *(n for n in description["hyper"].values() if isinstance(n, int)),
     ]
     if max(sizes) > max(largest, _SMALL):
@@ -191,6 +196,8 @@ def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialMode
                 max_len=description["max_len"],
                 **description["hyper"],
             )
+            if width:
+                model.read_vectors(width)
             if conditioned:
                 model.condition_on_session()
         return model

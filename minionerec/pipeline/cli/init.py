@@ -16,7 +16,7 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import convert
-from minionerec.data.names import COLUMNS, ITEM_COLUMNS, PURCHASES
+from minionerec.data.names import CODED, COLUMNS, PURCHASES
 from minionerec.pipeline.cli.plan import plan_of
 from minionerec.pipeline.cli.recipes import PLACEHOLDER, USUAL
 from minionerec.pipeline.cli.sizes import (
@@ -68,6 +68,14 @@ def init_arguments(program: str) -> CommandParser:
     text = str(described["columns"].metadata["setting"].help).removeprefix("tables, recbole: ")
     parser.add_argument("--columns", nargs="*", default=[], metavar="NAME=VALUE", help=text)
     parser.add_argument(
+        "--roles",
+        nargs="*",
+        default=[],
+        metavar="COLUMN=ROLE",
+        help="roles of columns of the items where they are others than their texts show: category, tags, number, time, "
+        "text or ignore",
+    )
+    parser.add_argument(
         "--targets",
         nargs="+",
         default=[],
@@ -118,6 +126,7 @@ def run_init(program: str) -> None:
         max_bad_rows=int(convert(given.max_bad_rows, int, "--max_bad_rows")),
         targets=convert(given.targets, list[str], "--targets"),
         where=given.where,
+        roles=convert(given.roles, dict[str, str], "--roles"),
         output=str(Path("runs", name)),
         columns=convert(given.columns, dict[str, str | None], "--columns"),
     )
@@ -135,7 +144,12 @@ def run_init(program: str) -> None:
     shape = shape_of(config)
     if shape.roles:
         print(f"Columns of items: {', '.join(f'{name} ({role})' for name, role in shape.roles.items())}.")
+        unread = [column for column, role in shape.roles.items() if role not in CODED]
         print(f"An item's text: {', '.join(shape.text_columns)}; filters and rewards read all columns.")
+        if unread:
+            print(
+                f"No model reads {', '.join(unread)}; give --roles COLUMN=category (or tags, number, time) otherwise."
+            )
     paces = measured_paces(config, shape)
     text = recipe_text(config, shape, name, minutes, paces)
     steps, spent = _planned(text, file), sum(_steps(shape, minutes, paces)[1].values())
@@ -219,7 +233,7 @@ def shape_of(config: PrepareConfig) -> Shape:
     source = read_source(config, config.local().inputs(), BadRows(config.max_bad_rows))
     with tempfile.TemporaryDirectory() as folder, started(config.engine, None, Path(folder)) as engine:
         built = build_corpus(engine, source, split=config.split, targets=config.targets)
-        shape = _shape(built, built.chains())
+        shape = _shape(built, built.chains(), config.roles)
     if len(built.items) < FEWEST_ITEMS:
         raise ConfigError(
             f"{config.items}: holds {len(built.items)} items; metrics at 10 need at least {FEWEST_ITEMS}. Add items."
@@ -227,7 +241,7 @@ def shape_of(config: PrepareConfig) -> Shape:
     return shape
 
 
-def _shape(built: "BuiltCorpus", sequences: "Chains") -> Shape:
+def _shape(built: "BuiltCorpus", sequences: "Chains", roles: Mapping[str, str]) -> Shape:
     """The shape of a corpus with histories of at most 10 items."""
     from minionerec.data.roles import column_roles
 
@@ -249,7 +263,7 @@ def _shape(built: "BuiltCorpus", sequences: "Chains") -> Shape:
         ties=None if audit.ties is None or not audit.pairs else audit.ties / audit.pairs,
         listed=audit.agrees_with_ids,
         texts=bool((built.items[["title", "description"]] != "").to_numpy().any()),
-        roles=column_roles(built.items, ITEM_COLUMNS),
+        roles=column_roles(built.items, roles),
         all_targets="targets" not in built.counts,
     )
 
@@ -359,7 +373,7 @@ def recipe_text(
     chosen, times = _steps(shape, minutes, paces)
     defaults = PrepareConfig.__dataclass_fields__
     own: dict[str, Any] = {"items": config.items, "interactions": config.interactions}
-    own |= {key: getattr(config, key) for key in ("columns", "targets", "where", "max_bad_rows")}
+    own |= {key: getattr(config, key) for key in ("columns", "roles", "targets", "where", "max_bad_rows")}
     chosen["corpus"] = {
         **{key: (value, "") for key, value in own.items() if value != default_of(defaults[key])},
         **chosen["corpus"],

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minionerec.data.names import CATEGORY, TAGS, TEXT_COLUMNS
+from minionerec.data.names import CATEGORY, CODED, TAGS, TEXT_COLUMNS
 
 LEVELS, CODES = 3, 256
 """Levels of an SID, and most codes of each."""
@@ -181,6 +181,8 @@ def _catalogue(shape: Shape) -> ChosenSettings:
     }
     if not shape.texts:
         found["vectors"] = ("interactions", _NO_TEXT)
+    if columns := [name for name, role in shape.roles.items() if role in CODED]:
+        found["item_columns"] = (columns, "added to the items' vectors; an item without a purchase has them too")
     if scores * towers > 2 * _SCORES:
         why = f"{shape.examples:,} examples times {shape.items:,} items are too many to score each at every step"
         found |= {"loss": ("sampled", why), "negatives": (1024, "")}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, shown
 from minionerec.core.paths import find_path
 from minionerec.data.engines.engine import parse_size
 from minionerec.data.files import check_file
@@ -19,6 +19,7 @@ from minionerec.data.names import (
     OPTIONAL_ITEMS,
     PUBLISHED_HISTORY,
     QUIRKS,
+    ROLES,
     SOURCES,
     SPLIT_NAMES,
     TEXT_COLUMNS,
@@ -87,6 +88,12 @@ class PrepareConfig(StageConfig):
         list(TEXT_COLUMNS),
         "columns of the items that make an item's text, such as [title, brand, category, description]: semantic IDs "
         "and neighbours by text compare items by it",
+    )
+    roles: dict[str, str] = setting(
+        {},
+        "roles of further columns of the items where they are others than their texts show, such as year=category; "
+        "models read columns of the role category, tags (categories between commas, semicolons or bars), number or "
+        "time (ISO dates)",
     )
     targets: list[str] = setting(
         [],
@@ -198,6 +205,9 @@ class PrepareConfig(StageConfig):
         parse_conditions(self.where)
         if not self.text_columns or len(set(self.text_columns)) < len(self.text_columns):
             yield f"text_columns is {self.text_columns}; name each column once, and at least one."
+        for name, role in self.roles.items():
+            if role not in ROLES:
+                yield f"unknown role {shown(role)} of column {name}; known: {', '.join(ROLES)}."
         if self.engine_memory is not None:
             parse_size(self.engine_memory)
 

@@ -43,11 +43,16 @@ class SequentialConfig(StageConfig):
     items: str = setting("", "JSON of item id → title for a file of sequences", input_kind="any")
     vectors: str = setting(
         "",
-        "text vectors for models with text_width: tfidf (of the titles), wordllama, a .npy file with one row an item, "
+        "item vectors, besides learned ones: tfidf (of the titles), wordllama, a .npy file with one row an item, "
         "or the output of `minionerec embed-items`; empty: none",
         path=True,
     )
     vector_width: int = setting(64, "width of tfidf vectors", least=1)
+    item_columns: list[str] = setting(
+        [],
+        "rows: columns of the items, such as [brand, category, price], that are added to item vectors: categories, "
+        "tags, numbers and times (roles of prepare-data)",
+    )
     digits: str = setting(
         "",
         "digits of the items for models that read them: an SID directory (`minionerec build-sids --method opq`)",
@@ -92,6 +97,11 @@ class SequentialConfig(StageConfig):
             )
         if self.items and self.protocol == "rows":
             yield f"items is {self.items!r}, but a corpus has its own titles; leave items out."
+        if self.item_columns and self.protocol != "rows":
+            yield (
+                f"item_columns is {self.item_columns}, but protocol is {self.protocol!r}, whose items have titles "
+                "alone; take protocol rows, or leave item_columns out."
+            )
         if self.session_context and self.protocol != "rows":
             yield (
                 f"session_context is true, but protocol is {self.protocol!r}, whose sequences have no times; take "

@@ -214,6 +214,11 @@ class CatalogueTrainConfig(RunConfig):
         path=True,
     )
     vector_width: int = setting(128, "width of vectors of TF-IDF or of interactions", least=1)
+    item_columns: list[str] = setting(
+        [],
+        "columns of the items, such as [brand, category, price], that are added to item vectors: categories, tags, "
+        "numbers and times (roles of prepare-data)",
+    )
     hidden_size: int = setting(128, "width of a tower", least=1)
     layers: int = setting(2, "layers of a tower", least=0)
     heads: int = setting(4, "attention heads of a tower", least=1)

@@ -9,6 +9,7 @@ from transformers import set_seed
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.roles import ColumnCode, encode_columns
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
@@ -47,12 +48,22 @@ def sid_text(
         float32 (N, T).
     """
     vectors = make_vectors(corpus, VectorSource(encoder=encoder, dimensions=width), {}, fitted_on)
-    numbers = table.sid_numbers
-    text = np.zeros((table.n_unique, vectors.shape[1]), dtype=np.float32)
-    np.add.at(text, numbers, vectors)
-    text /= np.bincount(numbers)[:, None].astype(np.float32)
+    text = _means_by_sid(vectors, table)
     text *= np.sqrt(vectors.shape[1], dtype=np.float32)
     return text
+
+
+def sid_columns(corpus: Corpus, table: SidTable, columns: Sequence[ColumnCode]) -> np.ndarray:
+    """Codes of columns of the distinct SIDs, means over their items: float32 (N, F)."""
+    return _means_by_sid(encode_columns(corpus.items, columns), table)
+
+
+def _means_by_sid(vectors: np.ndarray, table: SidTable) -> np.ndarray:
+    numbers = table.sid_numbers
+    means = np.zeros((table.n_unique, vectors.shape[1]), dtype=np.float32)
+    np.add.at(means, numbers, vectors)
+    means /= np.bincount(numbers)[:, None].astype(np.float32)
+    return means
 
 
 def sid_neighbours(
@@ -104,6 +115,7 @@ def new_bundle(
     seed: int,
     vectors: str = "tfidf",
     vector_width: int = 128,
+    columns: Sequence[ColumnCode] = (),
     session_context: bool = False,
     reach: int = 10,
     experts: bool = False,
@@ -120,6 +132,7 @@ def new_bundle(
         seed: Seed of the weights.
         vectors: Where item vectors come from (`sid_text`); none if empty.
         vector_width: Width of vectors of TF-IDF or of interactions.
+        columns: Columns of the items whose codes are added to item vectors (`minionerec.data.roles.fit_columns`).
         session_context: Whether the model is conditioned on the session context.
         reach: Items back that transitions are counted, by which SIDs are scored; 0: none.
         experts: Whether the model has experts, which are available up to `SIDS_AT_ONCE` SIDs.
@@ -137,7 +150,11 @@ def new_bundle(
     pooled = None
     if experts and table.n_unique <= SIDS_AT_ONCE:
         pooled = count_experts(windows, table.n_unique, recency, sid_neighbours(corpus, table, vectors, text))
+    if columns:
+        codes = sid_columns(corpus, table, columns)
+        text = codes if text is None else np.concatenate([text, codes], axis=1)
     config = CatalogueConfig(
+        item_columns=[column.stored() for column in columns],
         vocab_size=len(tokenizer),
         max_history=corpus.max_history,
         reach=reach,

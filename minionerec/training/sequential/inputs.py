@@ -52,8 +52,9 @@ class ModelInputs:
         """The model with weights drawn from a seed, and all that it reads besides histories."""
         torch.manual_seed(seed)
         built = build_model(model, num_items=self.corpus.n_items, max_len=max_len, **self.hyper)
-        if self.data.text is not None:
-            built.set_text(self.data.text)
+        if self.data.vectors is not None:
+            built.read_vectors(self.data.vectors.shape[1])
+            built.set_vectors(self.data.vectors)
         if self.data.transitions is not None:
             built.set_transitions(self.data.transitions)
         if self.data.digits is not None:
@@ -87,7 +88,7 @@ def make_inputs(
     corpus: Corpus,
     protocol: Protocol,
     *,
-    text: torch.Tensor | None = None,
+    vectors: torch.Tensor | None = None,
     digits: torch.Tensor | None = None,
     table: SidTable | None = None,
     session_context: bool = False,
@@ -99,7 +100,7 @@ def make_inputs(
         hyper: Hyper-parameters that differ from their defaults.
         corpus: Items and examples, as the protocol splits them.
         protocol: The protocol.
-        text: Text vectors of the items, float32 (N, T), row i of item i + 1; only for models that read them.
+        vectors: Given vectors of the items, float32 (N, F), row i of item i + 1, entries about 1.
         digits: Digits of the items, int32 (N, M), row i of item i + 1; for models that read them.
         table: SIDs of the items, to measure at their level too.
         session_context: Whether the model is conditioned on the session context of the next item.
@@ -114,7 +115,7 @@ def make_inputs(
     data = ModelData(
         padding=protocol.padding,
         num_users=sizes["users"] + (not corpus.leaves_two_out),
-        text=text,
+        vectors=vectors,
         transitions=_count(chosen, corpus, protocol),
         digits=digits,
     )

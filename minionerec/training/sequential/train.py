@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch.nn.utils.parametrize import cached
 
 from minionerec.core.artefacts import atomic_write
 from minionerec.core.errors import ConfigError
@@ -199,10 +200,11 @@ def train_epoch(
     order = examples.batches(protocol.batch_size, protocol.seed, epoch)
     for chosen in progress(order, f"epoch {epoch}", total=steps, unit="step"):
         rows, targets, users, contexts = examples.batch(chosen, device, model.session_states is not None)
-        if examples.windows is not None:
-            loss = model.sequence_loss(rows, targets, contexts)
-        else:
-            loss = model.loss(rows, targets, users, contexts)
+        with cached():  # vectors of all items are computed once a step
+            if examples.windows is not None:
+                loss = model.sequence_loss(rows, targets, contexts)
+            else:
+                loss = model.loss(rows, targets, users, contexts)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()

@@ -1,6 +1,6 @@
 """The shape of a catalogue model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -20,7 +20,9 @@ class CatalogueConfig(PreTrainedConfig):
         num_attention_heads: Attention heads of a tower.
         intermediate_size: Width of the feed-forward layers.
         towers: Number of towers.
-        text_width: Width of the text vectors; 0 without.
+        text_width: Width of the given vectors of SIDs, of texts and of columns of items; 0 without.
+        item_columns: Columns of the items whose codes are the last entries of the given vectors, as
+            `minionerec.data.roles.ColumnCode.stored` gives them.
         learned_vectors: Whether each SID has a learned vector.
         code_vectors: Whether codes have vectors.
         code_sizes: Rows of each table of code vectors.
@@ -51,6 +53,7 @@ class CatalogueConfig(PreTrainedConfig):
         intermediate_size: int = 512,
         towers: int = 1,
         text_width: int = 0,
+        item_columns: Sequence[Mapping[str, Any]] = (),
         learned_vectors: bool = True,
         code_vectors: bool = True,
         code_sizes: Sequence[int] = (),
@@ -76,6 +79,7 @@ class CatalogueConfig(PreTrainedConfig):
         self.intermediate_size = intermediate_size
         self.towers = towers
         self.text_width = text_width
+        self.item_columns = [dict(column) for column in item_columns]
         self.learned_vectors = learned_vectors
         self.code_vectors = code_vectors
         self.code_sizes = list(code_sizes)

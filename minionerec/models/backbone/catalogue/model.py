@@ -12,7 +12,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.roles import ColumnCode
 from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.blocks import BlockBranches, Blocks, newest_slots
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
@@ -152,6 +153,22 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """Iterate over the towers."""
         for tower in self.towers:
             yield cast(Tower, tower)
+
+    def item_columns(self) -> list[ColumnCode]:
+        """The columns of the items whose codes are the last entries of `text`.
+
+        Raises:
+            ArtefactError: If the configuration describes no columns.
+        """
+        columns = [ColumnCode.read(stored, "config.json: item_columns") for stored in self.config.item_columns]
+        if sum(column.width for column in columns) > self.config.text_width:
+            raise ArtefactError("config.json: item_columns are wider than the given vectors of SIDs. Train it again.")
+        return columns
+
+    @property
+    def texts_width(self) -> int:
+        """How many entries of `text` are of texts; those of columns follow."""
+        return int(self.config.text_width) - sum(column.width for column in self.item_columns())
 
     def freeze(self) -> None:
         """Switch to evaluation mode and cache the vectors of all SIDs; training mode discards them."""
@@ -538,7 +555,8 @@ def build_catalogue(
         config: Shape; fields that depend on the other arguments are overwritten.
         codes: int (N', L), codes of items; equal rows are one SID.
         code_tokens: int64 (L, C), vocabulary ids of codes (`minionerec.models.backbone.vocabulary.code_token_ids`).
-        text: float32 (N, T), text vectors of the distinct SIDs, in the order of SID numbers; optional.
+        text: float32 (N, T), given vectors of the distinct SIDs, in the order of SID numbers: of texts, and of the
+            columns that the configuration names; optional.
         transitions: Counts between SID numbers; optional.
         experts: The experts, by SID numbers; optional.
 

@@ -213,20 +213,24 @@ def test_hstu_samples_negatives_that_are_not_the_target():
     assert sampled == pytest.approx(expected, rel=0.02)
 
 
-def test_the_baseline_adds_a_map_of_the_text_at_both_ends():
-    model = built("causal", text_width=5)
-    text = torch.randn(ITEMS, 5)
-    model.set_text(text)
-    matrix = model.item_matrix()
-    assert torch.allclose(matrix[1:], model.items.weight[1:] + math.sqrt(5) * text @ model.text_map.weight.T, atol=1e-5)
-    assert torch.equal(matrix[0], model.items.weight[0])
-    plain = built("causal")
-    plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("text")})
-    plain.items.weight.data.copy_(matrix)
-    histories = histories_of([3, 7], "right")
-    assert torch.allclose(model.user_vectors(histories), plain.user_vectors(histories), atol=1e-4)
+@pytest.mark.parametrize("name", ["causal", "sasrec", "gru4rec", "hstu", "bert4rec", "caser"])
+def test_given_vectors_are_added_at_both_ends(name):
+    model, plain = built(name), built(name)
+    learned = model.item_table().weight.detach().clone()
+    with torch.random.fork_rng():
+        model.read_vectors(5)
+    assert torch.equal(model.item_table().weight, learned)
+    given = torch.randn(ITEMS, 5)
+    model.set_vectors(given)
+    (added,) = model.item_table().parametrizations.weight
+    rows = model.item_table().weight
+    assert_near(rows[1 : ITEMS + 1], learned[1 : ITEMS + 1] + given @ added.map.weight.T)
+    assert torch.equal(rows[0], learned[0]) and torch.equal(rows[ITEMS + 1 :], learned[ITEMS + 1 :])
+    plain.item_table().weight.data.copy_(rows.detach())
+    histories, users = histories_of([3, 7], "right"), torch.zeros(2, dtype=torch.int64)
+    assert_near(model.scores(histories, users), plain.scores(histories, users))
     with pytest.raises(ConfigError, match=r"shape \(30, 4\); expected \(30, 5\)"):
-        model.set_text(torch.zeros(ITEMS, 4))
+        model.set_vectors(torch.zeros(ITEMS, 4))
 
 
 def test_label_smoothing_of_the_baseline():

@@ -245,14 +245,24 @@ def test_columns_of_categories_are_part_of_the_text(tmp_path, monkeypatch, capsy
     init(monkeypatch, "items.csv", "interactions.csv", "shop")
     printed = capsys.readouterr().out
     assert "brand (category), price (number), tags (category), link (text), shop (ignore)" in printed
+    assert "No model reads link, shop" in printed
     corpus = yaml.safe_load((tmp_path / "shop.yaml").read_text())["steps"]["corpus"]
     assert corpus["text_columns"] == ["title", "description", "brand", "tags"]
+    catalogue = yaml.safe_load((tmp_path / "shop.yaml").read_text())["steps"]["catalogue"]
+    assert catalogue["item_columns"] == ["brand", "price", "tags"]
     jobs = {key.step: job for key, job in plan_of(tmp_path / "shop.yaml").items()}
     run_prepare(jobs["corpus"].settings)
     run_build_sids(jobs["sids"].settings)
     texts = item_texts(load_items(jobs["corpus"].folder))
     assert texts == item_texts(Corpus.load(jobs["corpus"].folder))
     assert texts[7] == "thing 0 of kind 2 Brand1 old|new|big"
+    assert load_items(jobs["corpus"].folder).roles["price"] == "number"
+    init(monkeypatch, "items.csv", "interactions.csv", "other", "--roles", "price=category", "tags=ignore")
+    written = yaml.safe_load((tmp_path / "other.yaml").read_text())["steps"]
+    assert written["corpus"]["roles"] == {"price": "category", "tags": "ignore"}
+    assert written["catalogue"]["item_columns"] == ["brand", "price"]
+    with pytest.raises(ConfigError, match="roles names 'colour', which the items do not have"):
+        init(monkeypatch, "items.csv", "interactions.csv", "third", "--roles", "colour=category")
 
 
 def test_events_without_a_purchase_count_alike(tmp_path, monkeypatch, capsys):

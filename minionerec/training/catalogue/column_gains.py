@@ -1,0 +1,75 @@
+"""What each column of the items is worth to a trained catalogue model."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from minionerec.core.log import progress
+from minionerec.data.contexts import UNKNOWN
+from minionerec.metrics.ranking import ranking_metrics
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.catalogue.blocks import newest_slots
+from minionerec.models.decoding.branches import evaluating, pad_left
+from minionerec.training.catalogue.windows import SidWindows
+
+_ROWS = 256  # examples that are scored together
+MOST_EXAMPLES = 5_000
+"""Validation examples that are read, at most."""
+
+
+def target_ndcg(model: CatalogueModel, heldout: SidWindows) -> np.ndarray:
+    """NDCG@10 of each held-out example among all SIDs: float64 (R,).
+
+    Args:
+        model: The model.
+        heldout: Windows with a label at the newest item alone (`minionerec.training.catalogue.windows`), with `older`
+            if its experts are to know what is before the windows.
+    """
+    ranks = []
+    for begin in range(0, len(heldout["labels"]), _ROWS):
+        part = slice(begin, begin + _ROWS)
+        histories, labels = (
+            torch.from_numpy(np.array(heldout[name][part], dtype=np.int64)).to(model.device)
+            for name in ("histories", "labels")
+        )
+        row, slot = newest_slots(histories)
+        contexts = torch.full_like(row, UNKNOWN)
+        if "contexts" in heldout:
+            contexts = torch.from_numpy(np.array(heldout["contexts"][part], dtype=np.int64)).to(model.device)[row, slot]
+        older = pad_left(heldout["older"][part].tolist(), model.device)[0] if "older" in heldout else None
+        scores = model.leaf_log_probs(histories, contexts, older)
+        target = scores.gather(1, labels[row, slot, None] - 1)
+        ranks.append((scores > target).sum(1).cpu().numpy() + 1)
+    gains: np.ndarray = np.asarray(ranking_metrics(np.concatenate(ranks), (10,))["NDCG@10"])
+    return gains
+
+
+@torch.inference_mode()
+def column_gains(model: CatalogueModel, heldout: SidWindows) -> dict[str, Any]:
+    """Measure a model with all columns of the items, and with each hidden: every SID then has the column's mean.
+
+    Args:
+        model: A trained model; not modified.
+        heldout: Validation examples, as of `target_ndcg`; the first `MOST_EXAMPLES` are read.
+
+    Returns:
+        "examples", their number, "NDCG@10" with all columns, and "without", the name of each column to NDCG@10 without
+        it; empty where the model has no columns, or scores its SIDs block by block.
+    """
+    columns = model.item_columns()
+    if not columns or model.by_blocks or not len(heldout["labels"]):
+        return {}
+    heldout = {name: values[:MOST_EXAMPLES] for name, values in heldout.items()}
+    begins = model.texts_width + np.cumsum([0, *(column.width for column in columns)])
+    whole, without = model.text.clone(), {}
+    for tower in model.each_tower():
+        tower.thaw()
+    with evaluating(model):
+        everything = float(target_ndcg(model, heldout).mean())
+        for column, begin in zip(progress(columns, "hiding columns", unit="columns"), begins, strict=False):
+            hidden = slice(begin, begin + column.width)
+            model.text[:, hidden] = whole[:, hidden].mean(0)
+            without[column.name] = round(float(target_ndcg(model, heldout).mean()), 4)
+            model.text.copy_(whole)
+    return {"examples": len(heldout["labels"]), "NDCG@10": round(everything, 4), "without": without}
