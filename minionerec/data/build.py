@@ -82,7 +82,9 @@ class BuiltCorpus:
         """Shard and whole sequences of it, part by part: users with an example, by shard and user (UTF-8)."""
         users = statements.listed(shards, self.engine.hexadecimal(statements.SHARD_DIGITS))
         ids = self.engine.stream(f"SELECT shard, user_id FROM ({users}) AS l ORDER BY shard, user_key")
-        return _whole_sequences(self.engine.stream(self.borders.sequences(users)), ids, self.timed)
+        return _whole_sequences(
+            self.engine.stream(self.borders.sequences(users, "targets" in self.counts)), ids, self.timed
+        )
 
     def chains(self) -> Chains:
         """All sequences in memory."""
@@ -116,7 +118,7 @@ class BuiltCorpus:
         shards = count_shards(self.size)
         parts, held = self.sequences(shards), None
         for number in progress(range(shards), "writing sequences", unit="shards"):
-            with ShardWriter(folder, number, timed=self.timed) as writer:
+            with ShardWriter(folder, number, timed=self.timed, events="targets" in self.counts) as writer:
                 while (held := held or next(parts, None)) is not None and held[0] == number:
                     writer.write(held[1])
                     held = None
@@ -159,7 +161,8 @@ def _chains(table: pa.Table, begins: np.ndarray, users: pa.Table, timed: bool) -
     offsets = np.append(begins, len(table))
     names = {"item_index": np.int32, "time": np.int64, "example": np.int32, "split": np.int8}
     items, times, examples, splits = (table[name].to_numpy().astype(kind) for name, kind in names.items())
-    whole = Chains(users["user_id"].to_numpy(), offsets, items, times if timed else None, examples, splits)
+    events = table["event"].to_numpy().astype(np.int16) if "event" in table.column_names else None
+    whole = Chains(users["user_id"].to_numpy(), offsets, items, times if timed else None, examples, splits, events)
     for number in np.unique(shards):
         yield int(number), whole.take(np.flatnonzero(shards == number))
 
@@ -326,7 +329,7 @@ def _event_counts(engine: Engine, source: InteractionSource, targets: Collection
     """The interactions of each event by its name, and the events that are predicted, for the manifest."""
     numbers = dict(engine.rows("SELECT event, count(*) FROM interactions GROUP BY event"))
     events = {name: int(numbers.get(number, 0)) for number, name in enumerate(source.events)}
-    return {"events": events, "targets": list(targets)}
+    return {"events": events, "event_names": list(source.events), "targets": list(targets)}
 
 
 def _drop_repeats(engine: Engine, count: int, events: bool) -> int:

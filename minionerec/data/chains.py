@@ -7,7 +7,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitExamples, ranges
+from minionerec.data.rows import ItemEvents, SplitExamples, ranges
 from minionerec.data.times import NO_TIME, RowTimes
 
 NO_INDEX = -1
@@ -25,6 +25,7 @@ class Chains:
         times: int64 (M,), seconds since 1970, `NO_TIME` where unknown; None where no time is known.
         rows: int32 (M,), the number of the example whose target this is; `NO_INDEX` where it is no example's.
         splits: int8 (M,), the index of that example's split in `SPLITS`; `NO_INDEX` where `rows` is.
+        events: int16 (M,), number of the event of each item; None where interactions have no events.
     """
 
     users: np.ndarray
@@ -33,6 +34,7 @@ class Chains:
     times: np.ndarray | None
     rows: np.ndarray
     splits: np.ndarray
+    events: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Number of sequences, C."""
@@ -65,7 +67,9 @@ class Chains:
             newest[some] = self.times[ends[some] - 1]
             times = RowTimes(self.times[positions], newest)
         targets, starts = self.items[positions].astype(np.int32), self.offsets[owners]
-        rows = SplitExamples(self.users, owners.astype(np.int32), self.items, begins, ends, targets, times, starts)
+        events = None if self.events is None else ItemEvents(self.events, self.events[positions])
+        owner = owners.astype(np.int32)
+        rows = SplitExamples(self.users, owner, self.items, begins, ends, targets, times, starts, events)
         return self.rows[positions].astype(np.int64), rows
 
     def _steps(self) -> np.ndarray:
@@ -82,20 +86,21 @@ class Chains:
         offsets = np.concatenate([[0], np.cumsum(self.lengths[chosen])])
         positions = ranges(self.offsets[:-1][chosen], self.offsets[1:][chosen])
         times = None if self.times is None else self.times[positions]
-        return Chains(
-            self.users[chosen], offsets, self.items[positions], times, self.rows[positions], self.splits[positions]
-        )
+        events = None if self.events is None else self.events[positions]
+        parts = (self.items[positions], times, self.rows[positions], self.splits[positions], events)
+        return Chains(self.users[chosen], offsets, *parts)
 
 
 def concatenated(parts: Sequence[Chains]) -> Chains:
     """The sequences of all parts, one part after another.
 
     Raises:
-        DataError: If some have times and some have none.
+        DataError: If some have times, or events, and some have none.
     """
     timed = [part.times for part in parts if part.times is not None]
-    if timed and len(timed) < len(parts):
-        raise DataError("some sequences have times and some have none.")
+    events = [part.events for part in parts if part.events is not None]
+    if any(some and len(some) < len(parts) for some in (timed, events)):
+        raise DataError("some sequences have times or events and some have none.")
     lengths = [np.zeros(1, np.int64), *(part.lengths for part in parts)]
     return Chains(
         np.concatenate([np.zeros(0, object), *(part.users for part in parts)]),
@@ -104,14 +109,16 @@ def concatenated(parts: Sequence[Chains]) -> Chains:
         np.concatenate(timed) if timed else None,
         np.concatenate([np.zeros(0, np.int32), *(part.rows for part in parts)]),
         np.concatenate([np.zeros(0, np.int8), *(part.splits for part in parts)]),
+        np.concatenate(events) if events else None,
     )
 
 
 class _Open:
     """A sequence that examples are appended to."""
 
-    def __init__(self, history: list[int], newest: int) -> None:
+    def __init__(self, history: list[int], newest: int, events: list[int]) -> None:
         self.items, self.rows, self.splits = history, [NO_INDEX] * len(history), [NO_INDEX] * len(history)
+        self.events = events
         self.times = [NO_TIME] * len(history)
         if history:
             self.times[-1] = newest
@@ -126,9 +133,10 @@ class _Open:
         fits = whole and self.items[max(0, end - len(history)) : end] == history and self.times[end - 1] == newest
         return end if fits and (not stepwise or end != len(self.items) or time != self.times[-1]) else None
 
-    def add(self, target: int, time: int, row: int, split: int, end: int) -> None:
+    def add(self, target: int, time: int, row: int, split: int, end: int, event: int) -> None:
         self.step = end
         self.items.append(target)
+        self.events.append(event)
         self.times.append(time)
         self.rows.append(row)
         self.splits.append(split)
@@ -150,6 +158,7 @@ def chain_examples(splits: Mapping[str, SplitExamples], max_history: int, togeth
             though both would be one step.
     """
     timed = all(rows.times is not None for rows in splits.values())
+    with_events = all(rows.events is not None for rows in splits.values())
     chains: dict[str, list[_Open]] = {}
     for number, split in enumerate(SPLITS):
         rows = splits[split]
@@ -167,18 +176,21 @@ def chain_examples(splits: Mapping[str, SplitExamples], max_history: int, togeth
         none = np.full(len(rows), NO_TIME)
         times = rows.times if timed and rows.times is not None else RowTimes(none, none)
         timestamps = (times.time.tolist(), times.previous.tolist())
+        events = rows.events
+        target_events = [NO_INDEX] * len(rows) if events is None else events.of_targets.tolist()
+        past_events = rows.seen_events if events is not None else []
         parts = zip(rows.users.tolist(), rows.histories, rows.seen, rows.targets.tolist(), *timestamps, strict=True)
         for row, (user, past, seen, target, time, newest) in enumerate(parts):
             held, history = chains.setdefault(user, []), past.tolist()
             end = held[-1].continues(history, time, newest, max_history, together and timed) if held else None
             if end is None:
-                held.append(_Open(seen.tolist(), newest))
+                held.append(_Open(seen.tolist(), newest, past_events[row].tolist() if with_events else []))
                 end = len(seen)
-            held[-1].add(target, time, row, number, end)
+            held[-1].add(target, time, row, number, end, target_events[row])
     flat = [(user, chain) for user, held in chains.items() for chain in held]
     columns = {
         name: [value for _, chain in flat for value in getattr(chain, name)]
-        for name in ("items", "times", "rows", "splits")
+        for name in ("items", "times", "rows", "splits", "events")
     }
     return Chains(
         np.array([user for user, _ in flat], dtype=object),
@@ -187,4 +199,5 @@ def chain_examples(splits: Mapping[str, SplitExamples], max_history: int, togeth
         np.array(columns["times"], dtype=np.int64) if timed else None,
         np.array(columns["rows"], dtype=np.int32),
         np.array(columns["splits"], dtype=np.int8),
+        np.array(columns["events"], dtype=np.int16) if with_events else None,
     )

@@ -282,6 +282,11 @@ class Corpus:
         return dict(self.counts.get("roles", {}))
 
     @property
+    def event_names(self) -> list[str]:
+        """The events of interactions by number (`minionerec.data.rows.ItemEvents`); none where there are none."""
+        return list(self.counts.get("event_names", ()))
+
+    @property
     def has_times(self) -> bool:
         """Whether the examples of all splits have times, of which single ones may be unknown (`NO_TIME`)."""
         if self.groups:

@@ -15,6 +15,8 @@ COLUMNS = {
 }
 """What a column holds → its usual name; that of descriptions may be absent where it has that name, and that of events
 is read only where events are predicted."""
+EVENTS = 1000
+"""Kinds of events at most."""
 PURCHASES = ("purchase", "purchased", "buy", "order", "ordered", "transaction", "sale")
 """Names of events, in small letters, that `minionerec init` takes for the purchases of a log with other events."""
 OF_ITEMS = ("item", "title", "description")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeVar, overload
+from typing import Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -105,6 +105,18 @@ class LazySequence(Sequence[T]):
         return self._block(0, len(self))
 
 
+class ItemEvents(NamedTuple):
+    """The events of examples, by the numbers of the corpus's `event_names`.
+
+    Attributes:
+        of_items: int16 (M,), the event of each item of `SplitExamples.items`.
+        of_targets: int16 (R,), that of each target.
+    """
+
+    of_items: np.ndarray
+    of_targets: np.ndarray
+
+
 @dataclass(frozen=True)
 class SplitExamples:
     """R examples of one split.
@@ -119,6 +131,7 @@ class SplitExamples:
         times: When targets and the newest items of histories were; None where unknown.
         starts: int64 (R,): `items[starts[r] : ends[r]]` is all that is known of what the user had before, whose newest
             items are the history; None where nothing older is known.
+        events: Events of items and targets; None where interactions have no events.
     """
 
     user_ids: np.ndarray
@@ -129,6 +142,7 @@ class SplitExamples:
     targets: np.ndarray
     times: RowTimes | None = None
     starts: np.ndarray | None = None
+    events: ItemEvents | None = None
 
     @classmethod
     def of(
@@ -179,22 +193,40 @@ class SplitExamples:
     @property
     def histories(self) -> LazySequence[np.ndarray]:
         """The history of each example: int32 item indices, oldest first."""
-        return self._past(self.begins)
+        return self._past(self.items, self.begins)
 
     @property
     def seen(self) -> LazySequence[np.ndarray]:
         """All that the user of each example had before, the history last: int32 item indices, oldest first."""
-        return self._past(self.firsts)
+        return self._past(self.items, self.firsts)
+
+    @property
+    def seen_events(self) -> LazySequence[np.ndarray]:
+        """The event of each item of `seen`: int16.
+
+        Raises:
+            DataError: If interactions have no events.
+        """
+        if self.events is None:
+            raise DataError("the examples have no events. Prepare the corpus with targets.")
+        return self._past(self.events.of_items, self.firsts)
 
     @property
     def firsts(self) -> np.ndarray:
         """Where what each user had before begins: int64 (R,), `starts` or else `begins`."""
         return self.begins if self.starts is None else self.starts
 
-    def _past(self, begins: np.ndarray) -> LazySequence[np.ndarray]:
+    @property
+    def history_events(self) -> LazySequence[np.ndarray]:
+        """The event of each item of `histories`: int16; see `seen_events`."""
+        if self.events is None:
+            raise DataError("the examples have no events. Prepare the corpus with targets.")
+        return self._past(self.events.of_items, self.begins)
+
+    def _past(self, values: np.ndarray, begins: np.ndarray) -> LazySequence[np.ndarray]:
         def block(start: int, stop: int) -> list[np.ndarray]:
             bounds = zip(begins[start:stop].tolist(), self.ends[start:stop].tolist(), strict=True)
-            return [self.items[begin:end] for begin, end in bounds]
+            return [values[begin:end] for begin, end in bounds]
 
         return LazySequence(len(self), block)
 
@@ -231,6 +263,11 @@ class SplitExamples:
         """The newest items of each history as models read them: int32 (R, width), items from 1, padded with 0."""
         return padded(self.items, np.maximum(self.begins, self.ends - width), self.ends, width, padding, 1)
 
+    def padded_events(self, width: int, padding: Side) -> np.ndarray:
+        """The events of the items of `padded`, from 1: int32 (R, width), 0 at padding and where they are unknown."""
+        events = np.full(len(self.items), -1, np.int16) if self.events is None else self.events.of_items
+        return padded(events, np.maximum(self.begins, self.ends - width), self.ends, width, padding, 1)
+
     def take(self, chosen: np.ndarray | slice) -> "SplitExamples":
         """Some of the examples, by number or by mask, in the order given."""
         times = None if self.times is None else RowTimes(self.times.time[chosen], self.times.previous[chosen])
@@ -242,6 +279,7 @@ class SplitExamples:
             targets=self.targets[chosen],
             times=times,
             starts=None if self.starts is None else self.starts[chosen],
+            events=None if self.events is None else ItemEvents(self.events.of_items, self.events.of_targets[chosen]),
         )
 
     def compact(self) -> "SplitExamples":
@@ -258,6 +296,7 @@ class SplitExamples:
             begins=position[self.begins],
             ends=position[self.ends],
             starts=None if self.starts is None else position[self.starts],
+            events=None if self.events is None else ItemEvents(self.events.of_items[used], self.events.of_targets),
         )
 
 
@@ -289,13 +328,15 @@ def mapped(parts: Iterable[SplitExamples], folder: Path | None, timed: bool) -> 
 
 
 def joined(parts: Sequence[SplitExamples]) -> SplitExamples:
-    """The examples of all parts, one part after another; with times where all parts have them."""
+    """The examples of all parts, one part after another; with times and events where all parts have them."""
     held = [part.compact() for part in parts]
     known: dict[str, int] = {}
     numbers = [np.array([known.setdefault(user, len(known)) for user in part.user_ids], np.int32) for part in held]
     sizes = np.cumsum([0, *(len(part.items) for part in held)])
     times = [part.times for part in held if part.times is not None]
     columns = [np.concatenate([getattr(one, name) for one in times]) for name in ("time", "previous") if times]
+    events = [part.events for part in held if part.events is not None]
+    with_events = bool(held) and len(events) == len(held)
     return SplitExamples(
         np.array(list(known), dtype=object),
         np.concatenate([own[part.user_numbers] for own, part in zip(numbers, held, strict=True)]),
@@ -305,4 +346,5 @@ def joined(parts: Sequence[SplitExamples]) -> SplitExamples:
         np.concatenate([part.targets for part in held]),
         RowTimes(*columns) if len(times) == len(held) else None,
         np.concatenate([part.firsts + size for part, size in zip(held, sizes, strict=False)]),
+        ItemEvents(*(np.concatenate(flat) for flat in zip(*events, strict=True))) if with_events else None,
     )

@@ -5,7 +5,7 @@ same sequences give the same bytes, however they were made.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.types as types
 from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import readable
 from minionerec.data.chains import NO_INDEX, Chains
-from minionerec.data.names import SPLITS
+from minionerec.data.names import EVENTS, SPLITS
 
 FOLDER = "sequences"
 GROUP = 4096
@@ -25,7 +25,14 @@ GROUP = 4096
 SHARD = 1 << 22
 """Interactions in a shard, about."""
 REMEDY = "Run the stage that makes the corpus again (minionerec prepare-data)."
-_LISTS = {"items": pa.int32(), "times": pa.int64(), "rows": pa.int32(), "splits": pa.int8()}
+_LISTS = {
+    "items": pa.int32(),
+    "times": pa.int64(),
+    "rows": pa.int32(),
+    "splits": pa.int8(),
+    "events": pa.int16(),
+}
+_OPTIONAL = ("times", "events")  # of a corpus all files have one, or none has
 
 
 def count_shards(interactions: int) -> int:
@@ -44,8 +51,9 @@ def shard_files(folder: Path) -> list[Path]:
     return sorted((folder / FOLDER).glob("*.parquet"))
 
 
-def _schema(timed: bool) -> pa.Schema:
-    columns = {name: kind for name, kind in _LISTS.items() if timed or name != "times"}
+def _schema(given: Collection[str]) -> pa.Schema:
+    """The columns of a file that has those of `_OPTIONAL` that are given."""
+    columns = {name: kind for name, kind in _LISTS.items() if name in given or name not in _OPTIONAL}
     return pa.schema([("user", pa.string()), *((name, pa.list_(kind)) for name, kind in columns.items())])
 
 
@@ -59,23 +67,22 @@ class ShardWriter:
         folder: The corpus's directory.
         number: Number of the shard.
         timed: Whether the sequences have times.
+        events: Whether items have events.
     """
 
-    def __init__(self, folder: Path, number: int, *, timed: bool):
-        self._timed = timed
+    def __init__(self, folder: Path, number: int, *, timed: bool, events: bool = False):
         self._held: list[pa.Table] = []
-        self._schema = _schema(timed)
+        self._schema = _schema(["times"] * timed + ["events"] * events)
         (folder / FOLDER).mkdir(exist_ok=True)
         self._writer = pq.ParquetWriter(folder / FOLDER / f"{number:05d}.parquet", self._schema, compression="zstd")
 
     def write(self, chains: Chains) -> None:
         """Take more sequences, however many; they are written in groups of `GROUP`."""
         offsets = pa.array(chains.offsets, pa.int32())
-        flat = {"items": chains.items, "times": chains.times, "rows": chains.rows, "splits": chains.splits}
         lists = {
-            name: pa.ListArray.from_arrays(offsets, pa.array(values, _LISTS[name]))
-            for name, values in flat.items()
-            if name != "times" or self._timed
+            name: pa.ListArray.from_arrays(offsets, pa.array(getattr(chains, name), _LISTS[name]))
+            for name in self._schema.names
+            if name != "user"
         }
         self._held.append(pa.table({"user": pa.array(chains.users, pa.string()), **lists}, schema=self._schema))
         if sum(map(len, self._held)) >= GROUP:
@@ -106,7 +113,8 @@ def write_shards(folder: Path, chains: Chains) -> None:
     order = pc.sort_indices(names).to_numpy() if len(names) else np.zeros(0, np.int64)
     order = order[np.lexsort((np.arange(len(order)), shards[order]))]
     for number in range(count):
-        with ShardWriter(folder, number, timed=chains.times is not None) as writer:
+        given = {"timed": chains.times is not None, "events": chains.events is not None}
+        with ShardWriter(folder, number, **given) as writer:
             own = order[shards[order] == number]
             for start in range(0, len(own), GROUP):
                 writer.write(chains.take(own[start : start + GROUP]))
@@ -123,9 +131,9 @@ def read_shard(path: Path, n_items: int) -> Iterator[Chains]:
         ArtefactError: If the file cannot be read, or holds no sequences of a corpus of `n_items` items.
     """
     with readable(path, remedy=REMEDY), pq.ParquetFile(path) as file:
-        timed = _check_schema(path, file.schema_arrow)
+        given = _check_schema(path, file.schema_arrow)
         for group in range(file.num_row_groups):
-            yield _chains(path, file.read_row_group(group), n_items, timed)
+            yield _chains(path, file.read_row_group(group), n_items, given)
 
 
 def has_times(path: Path) -> bool:
@@ -135,13 +143,13 @@ def has_times(path: Path) -> bool:
         ArtefactError: As `read_shard`.
     """
     with readable(path, remedy=REMEDY), pq.ParquetFile(path) as file:
-        return _check_schema(path, file.schema_arrow)
+        return "times" in _check_schema(path, file.schema_arrow)
 
 
-def _check_schema(path: Path, schema: pa.Schema) -> bool:
-    """Check the columns of a file of sequences; whether it has times."""
-    timed = "times" in schema.names
-    for name in _schema(timed).names:
+def _check_schema(path: Path, schema: pa.Schema) -> list[str]:
+    """Check the columns of a file of sequences; which of `_OPTIONAL` it has."""
+    given = [name for name in _OPTIONAL if name in schema.names]
+    for name in _schema(given).names:
         positions = schema.get_all_field_indices(name)
         if len(positions) != 1:
             raise ArtefactError(f"{path}: has {len(positions)} columns {name!r}; expected one. {REMEDY}")
@@ -150,13 +158,13 @@ def _check_schema(path: Path, schema: pa.Schema) -> bool:
         if not fits:
             what = "texts" if name == "user" else f"lists of {_LISTS[name]}"
             raise ArtefactError(f"{path}: column {name!r} holds {str(found)[:60]}; expected {what}. {REMEDY}")
-    return timed
+    return given
 
 
-def _chains(path: Path, table: pa.Table, n_items: int, timed: bool) -> Chains:
+def _chains(path: Path, table: pa.Table, n_items: int, given: Collection[str]) -> Chains:
     table = table.combine_chunks()
     table.validate(full=True)
-    columns = {name: table[name].combine_chunks() for name in _schema(timed).names}
+    columns = {name: table[name].combine_chunks() for name in _schema(given).names}
     values = {name: column.flatten() for name, column in columns.items() if name in _LISTS}
     for name, column in columns.items():
         if column.null_count or (name in values and values[name].null_count):
@@ -171,8 +179,11 @@ def _chains(path: Path, table: pa.Table, n_items: int, timed: bool) -> Chains:
         "items": (0, n_items - 1),
         "rows": (NO_INDEX, np.iinfo(np.int32).max),
         "splits": (NO_INDEX, len(SPLITS) - 1),
+        "events": (NO_INDEX, EVENTS - 1),
     }
     for name, (low, high) in spans.items():
+        if name not in flat:
+            continue
         wrong = np.flatnonzero((flat[name] < low) | (flat[name] > high))
         if len(wrong):
             raise ArtefactError(
@@ -181,4 +192,4 @@ def _chains(path: Path, table: pa.Table, n_items: int, timed: bool) -> Chains:
     if ((flat["rows"] == NO_INDEX) != (flat["splits"] == NO_INDEX)).any():
         raise ArtefactError(f"{path}: 'rows' and 'splits' disagree on which positions are targets. {REMEDY}")
     users = columns["user"].to_numpy(zero_copy_only=False)
-    return Chains(users, offsets, flat["items"], flat.get("times"), flat["rows"], flat["splits"])
+    return Chains(users, offsets, flat["items"], flat.get("times"), flat["rows"], flat["splits"], flat.get("events"))

@@ -1,7 +1,7 @@
 """Examples as windows of consecutive items, for training at all positions."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ class FlatWindows:
         begins: int64 (W,): window w is `items[begins[w] : ends[w]]`.
         ends: int64 (W,).
         firsts: int64 (W,), how many items of each window are only read.
+        events: int16 (M,), the event of each item (`minionerec.data.rows.ItemEvents`); None where there are none.
     """
 
     items: np.ndarray
@@ -35,6 +36,7 @@ class FlatWindows:
     begins: np.ndarray
     ends: np.ndarray
     firsts: np.ndarray
+    events: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Number of windows, W."""
@@ -42,7 +44,7 @@ class FlatWindows:
 
     def take(self, chosen: np.ndarray | slice) -> "FlatWindows":
         """Some of the windows, by number, in the order given."""
-        return FlatWindows(self.items, self.rows, self.begins[chosen], self.ends[chosen], self.firsts[chosen])
+        return replace(self, begins=self.begins[chosen], ends=self.ends[chosen], firsts=self.firsts[chosen])
 
 
 def window_bounds(
@@ -102,6 +104,13 @@ def padded_windows(found: FlatWindows, width: int, padding: Side) -> Windows:
     return padded(found.items, begins, ends - 1, width, padding, 1), targets, numbers - 1
 
 
+def padded_events(found: FlatWindows, width: int, padding: Side) -> np.ndarray:
+    """Events of the histories of `padded_windows`, from 1: int32 (W, L), 0 at padding and where they are unknown."""
+    begins, ends, _ = window_bounds(found.begins, found.ends, np.maximum(found.firsts, 1), width)
+    events = np.full(len(found.items), -1, np.int16) if found.events is None else found.events
+    return padded(events, begins, ends - 1, width, padding, 1)
+
+
 def mapped_windows(parts: Iterable[FlatWindows], folder: Path | None, width: int, padding: Side) -> Windows:
     """Windows padded into files (`padded_windows`), from which they are mapped.
 
@@ -147,8 +156,14 @@ def row_windows(rows: SplitExamples, max_history: int) -> tuple[FlatWindows, int
     items[ranges(begins, begins + read)] = rows.items[ranges(rows.begins[order[heads]], rows.ends[order[heads]])]
     positions = ranges(begins + read, stops)
     items[positions], numbers[positions] = rows.targets[order], order
+    events = None
+    if rows.events is not None:
+        events = np.empty(len(items), np.int16)
+        history = ranges(rows.begins[order[heads]], rows.ends[order[heads]])
+        events[ranges(begins, begins + read)] = rows.events.of_items[history]
+        events[positions] = rows.events.of_targets[order]
     bounds = window_bounds(begins, stops, read, max_history)
-    return FlatWindows(items, numbers, *bounds).take(np.argsort(bounds[0], kind="stable")), len(heads)
+    return FlatWindows(items, numbers, *bounds, events=events).take(np.argsort(bounds[0], kind="stable")), len(heads)
 
 
 def _continued(rows: SplitExamples, order: np.ndarray, max_history: int) -> np.ndarray:
@@ -204,6 +219,7 @@ def varied_windows(windows: FlatWindows, partly_targets: bool, count: int, seed:
         np.concatenate([windows.begins, borders[:-1]]),
         np.concatenate([windows.ends, borders[1:]]),
         np.concatenate([windows.firsts, np.array(firsts, np.int64)]),
+        None if windows.events is None else np.concatenate([windows.events, windows.events[positions]]),
     )
 
 

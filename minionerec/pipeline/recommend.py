@@ -29,7 +29,7 @@ from minionerec.recommend.requests import Request, RequestError, plain_time
 
 # Reading a file of histories in parts.
 
-COLUMNS = ("history", "user", "only", "without", "session_context", "times", "now")
+COLUMNS = ("history", "user", "only", "without", "session_context", "times", "now", "events")
 KINDS = (".parquet", ".jsonl")
 ROWS_AT_ONCE = 4096
 """Histories that are read, ranked and written at a time."""
@@ -44,7 +44,7 @@ def read_histories(path: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     Yields:
         The index of its first row, from 0, and the rows: "history" is a list of texts, "user" a text (its index if
         missing), "only" a list or None, "without" a list, "session_context" one of `SESSION_CONTEXTS` or None, "times"
-        and "now" as in the file, dates as text.
+        and "now" as in the file, dates as text, "events" as in the file.
 
     Raises:
         DataError: If the file cannot be read, or a row is malformed; the message names file and row.
@@ -115,6 +115,7 @@ def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
         "session_context": context,
         "times": [plain_time(time) for time in times] if isinstance(times, list) else times,
         "now": plain_time(row.get("now")),
+        "events": row.get("events"),
     }
 
 
@@ -245,7 +246,7 @@ def _answered(
     requests: list[Request] = []
     try:
         for row in rows:
-            own = {name: row[name] for name in ("history", "only", "without", "times", "now")}
+            own = {name: row[name] for name in ("history", "only", "without", "times", "now", "events")}
             if own["times"] is not None and own["now"] is None:
                 own["now"] = defaults["now"] or None
             derived = SESSION_CONTEXTS[UNKNOWN] if own["times"] is not None else defaults["session_context"]

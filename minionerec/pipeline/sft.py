@@ -1,6 +1,7 @@
 """The stage of supervised fine-tuning: a language model learns to generate semantic IDs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from datasets import Dataset
@@ -98,6 +99,8 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     corpus = run.load_corpus()
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     wording, task = load_wording(config.wording), task_of(config.tasks)
+    if config.events and task == NEXT_SID:
+        wording = replace(wording, events=tuple(corpus.event_names))
     model: Any
     if config.model == "scratch":
         names = ("text_vocabulary", "seed", "hidden_size", "layers", "heads", "kv_heads", "inner_size")
@@ -180,7 +183,8 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     _check_lengths(bundle, examples, max(trie.levels, len(completion)))
     trainer.validation = run.validation_set(bundle, builder, trie, numbers)
     if config.teacher:
-        trainer.teacher, trainer.teacher_share = load_teacher(config.teacher, table, trie), config.teacher_share
+        trainer.teacher = load_teacher(config.teacher, table, trie, wording.events)
+        trainer.teacher_share = config.teacher_share
     trainer.compile_blocks(round(config.epochs * plan.steps_per_epoch))
     if not config.device_batch_size:
         trainer.data_collator = collator.share

@@ -180,14 +180,16 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         check_lengths(table.codes)
         columns = fit_columns(corpus.items, corpus.roles, config.item_columns, corpus.popularity() > 0)
     folder = run.rows
+    with_events = config.events if started is None else bool(started.wording.events)
+    with_events = with_events and bool(corpus.event_names)
     if is_main_process():
-        write_windows(corpus, table, config.recency, folder, conditioned)
+        write_windows(corpus, table, config.recency, folder, conditioned, with_events)
     wait_for_everyone()
     windows = read_windows(folder)
     wait_for_everyone()  # one that is refused from here on removes the folder
     rows = corpus.valid
     rows = rows.take(some_rows(len(rows), config.loss_examples, config.seed))
-    heldout = held_out_windows(rows, table, corpus.max_history, conditioned)
+    heldout = held_out_windows(rows, table, corpus.max_history, conditioned, with_events)
     bundle = started or new_bundle(
         corpus,
         table,
@@ -196,6 +198,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         vectors=config.vectors,
         vector_width=config.vector_width,
         columns=columns,
+        events=config.events,
         session_context=config.session_context,
         reach=config.reach,
         experts=config.experts,

@@ -656,22 +656,29 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
     return run
 
 
-def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
+def load_teacher(path: str | Path, table: SidTable, trie: Trie, events: tuple[str, ...] = ()) -> Teacher:
     """The catalogue model of a checkpoint as a teacher: `soft_targets` of a batch.
 
     Args:
         path: The checkpoint.
         table: SIDs of the student.
         trie: The same SIDs in the student's tokens.
+        events: Events that the student reads, by their numbers in a batch; none if it reads none.
 
     Raises:
         ArtefactError: If it was trained on other SIDs.
-        ConfigError: If it holds another kind of model.
+        ConfigError: If it holds another kind of model, or reads other events.
     """
-    model = load_bundle(path, table=table).model
+    bundle = load_bundle(path, table=table)
+    model = bundle.model
     if not isinstance(model, CatalogueModel):
         raise ConfigError(
             f"{path}: holds a {type(model).__name__}, but a teacher is a catalogue model (minionerec train-catalogue)."
+        )
+    if events and bundle.wording.events and bundle.wording.events != events:
+        raise ConfigError(
+            f"{path}: reads the events {', '.join(bundle.wording.events)}, but this training's corpus has "
+            f"{', '.join(events)}. Train the teacher on the same corpus, or set events to false."
         )
     model.requires_grad_(False)
     return partial(soft_targets, model, trie)

@@ -40,6 +40,7 @@ class Recommender:
         version: Identifies the model and its catalogue.
         max_history: Items of a history that the ranker reads, the newest.
         clock: Derives session contexts from times; None where the ranker reads none, or nothing is derived.
+        event_names: Events by the numbers that the ranker reads.
 
     Example:
         from minionerec.recommend.recommender import Recommender
@@ -55,9 +56,10 @@ class Recommender:
         version: str,
         max_history: int,
         clock: SessionClock | None = None,
+        event_names: Sequence[str] = (),
     ):
         self.ranker, self.items, self.name, self.version, self.max_history = ranker, items, name, version, max_history
-        self.clock = clock
+        self.clock, self.event_names = clock, tuple(event_names)
         self.sids: Sequence[str] | None = ranker.table.sids if isinstance(ranker, LanguageRanker) else None
         self._lift = ranker.bonus_of_items if isinstance(ranker, LanguageRanker) else None
 
@@ -104,7 +106,8 @@ class Recommender:
         version = _version(path, folder)
         if version != begun:
             raise ArtefactError(f"{path}: it or its corpus was replaced while it was read. Load it again.")
-        return cls(ranker, CatalogueItems.of(data), name, version, data.max_history, _clock(ranker, data))
+        given = name, version, data.max_history, _clock(ranker, data), data.event_names
+        return cls(ranker, CatalogueItems.of(data), *given)
 
     @classmethod
     def of(
@@ -121,7 +124,8 @@ class Recommender:
             corpus: The corpus.
             name: Its name and version.
         """
-        return cls(ranker, CatalogueItems.of(corpus), name, name, corpus.max_history, _clock(ranker, corpus))
+        given = name, name, corpus.max_history, _clock(ranker, corpus), corpus.event_names
+        return cls(ranker, CatalogueItems.of(corpus), *given)
 
     def recommend(self, history: Collection[str | int], k: int = 10, **more: Any) -> Answer:
         """The best items after one history.
@@ -262,7 +266,17 @@ class Recommender:
         if request.exclude_seen:
             without = [*without, *history]
         newest = np.array(history[-self.max_history :], dtype=np.int32)
-        return Queries([newest], context, [np.array(history, dtype=np.int32)]), mask, without, tuple(missing)
+        query = Queries([newest], context, [np.array(history, dtype=np.int32)], self._events(request))
+        return query, mask, without, tuple(missing)
+
+    def _events(self, request: Request) -> list[np.ndarray] | None:
+        """The events of the history's items that are in the catalogue, as of `Queries`; None where none are given."""
+        if request.events is None or "events" not in self.context:
+            return None
+        numbers = {name: number for number, name in enumerate(self.event_names)}
+        parts = zip(request.history, request.events, strict=True)
+        known = [event for item, event in parts if self.items.index(item) is not None]
+        return [np.array([numbers.get(event, -1) for event in known], dtype=np.int16)]
 
     def _check_columns(self, request: Request) -> None:
         """Check the columns that a request names.

@@ -117,6 +117,7 @@ _ID = Annotated[str, expected("an item id: a text or a whole number")]
 Ids = Annotated[Collection[str], list_of(_ID, before=as_ids)]
 TIME = "an ISO date such as 2018-11-05T12:30:00, or a number of seconds since 1970"
 Names = Annotated[Collection[str], list_of(Annotated[str, expected("the name of a column")])]
+_Event = Annotated[str, expected("the name of an event")]
 Factor = Annotated[float, Field(gt=0, le=1e6), expected("a number above 0, at most 1000000")]
 Most = Annotated[int, Field(ge=1), expected("a whole number from 1")]
 Time = Annotated[Annotated[str, Field(max_length=64)] | int | float, expected(TIME)]
@@ -144,6 +145,8 @@ class Request:
             in UTC where they have no zone, or all numbers: seconds, milli-, micro- or nanoseconds since 1970. None
             where nothing is known.
         now: The time of the request, in the form of `times`, with which it is given.
+        events: The event of each item of the history, such as "view", None where it is not known; an event that the
+            model does not know is as one that is not known. None where nothing is known.
         columns: Columns of the items table that the answer has for each item.
         boost: Factors of probabilities by column and text: {"brand": {"Acme": 1.2}}. They reorder the `LONGER` · k best
             items; only models with probabilities take them.
@@ -189,6 +192,10 @@ class Request:
         ),
     ] = None
     now: Annotated[Time | None, Field(description="the time of the request, in the form of times")] = None
+    events: Annotated[
+        Annotated[Collection[Any], list_of(_Event | None)] | None,
+        Field(description="the event of each item of the history, such as view, null where it is not known"),
+    ] = None
     columns: Annotated[Names, Field(description="columns of the items that the answer has")] = ()
     boost: Annotated[
         Mapping[str, Mapping[str, Factor]] | None,
@@ -218,6 +225,12 @@ class Request:
             raise RequestError(
                 "times",
                 f"has {len(checked.times)} times for {len(checked.history)} items of the history; give one for each, "
+                "null where it is not known.",
+            )
+        if checked.events is not None and len(checked.events) != len(checked.history):
+            raise RequestError(
+                "events",
+                f"has {len(checked.events)} events for {len(checked.history)} items of the history; give one for each, "
                 "null where it is not known.",
             )
         return checked
@@ -310,7 +323,7 @@ class Request:
         return RequestError("".join(path), message)
 
 
-_NOUNS = {"where": "conditions", "times": "times", "columns": "names of columns"} | dict.fromkeys(
+_NOUNS = {"where": "conditions", "times": "times", "events": "events", "columns": "names of columns"} | dict.fromkeys(
     ("boost", "at_most"), "conditions"
 )
 

@@ -186,11 +186,11 @@ def _reading(one: Schema, model: Schema) -> dict[tuple[str, str], Schema]:
             },
         },
         ("get", "/v1/model"): {
-            "summary": "The model in service, what its items can be filtered by, which session contexts it takes, the "
-            "unit of time that they are derived by, and the limits of a call.",
+            "summary": "The model in service, what its items can be filtered by, which events and session contexts it "
+            "reads, the unit of time that they are derived by, and the limits of a call.",
             "responses": {
                 "200": _gives(
-                    "name, version, items, filters, session_contexts, session_unit, limits",
+                    "name, version, items, filters, events, session_contexts, session_unit, limits",
                     model={**model, "items": len(items)},
                 ),
                 **_errors(401, 503),

@@ -221,6 +221,7 @@ def limited(limits: Limits) -> type[Request]:
         Discriminator(lambda given: type(given).__name__ if isinstance(given, dict | list) else "value"),
     ]
     name: Any = Annotated[text, expected("the name of a column")]
+    event: Any = Annotated[text, expected("the name of an event")]
     columns: Any = dict[name, condition]
     factors: Any = Annotated[dict[text, Factor], Field(min_length=1, max_length=limits.max_list)]
     narrower: dict[str, Any] = {
@@ -230,6 +231,7 @@ def limited(limits: Limits) -> type[Request]:
         "without": Annotated[Collection[str], list_of(item_id, limits.max_list)],
         "where": Annotated[columns, Field(max_length=_MAX_CONDITIONS)] | None,
         "times": Annotated[Collection[Any], list_of(Time | None, limits.max_history)] | None,
+        "events": Annotated[Collection[Any], list_of(event | None, limits.max_history)] | None,
         "columns": Annotated[Collection[str], list_of(name, _MAX_CONDITIONS)],
         "boost": Annotated[dict[name, factors], Field(max_length=_MAX_CONDITIONS)] | None,
         "at_most": Annotated[dict[name, Most], Field(max_length=_MAX_CONDITIONS)] | None,

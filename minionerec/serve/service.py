@@ -113,7 +113,13 @@ class Service:
         shown_model = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
         contexts = SESSION_CONTEXTS if "session_context" in served.recommender.context else SESSION_CONTEXTS[:1]
         clock = served.recommender.clock
-        about = {"session_contexts": contexts, "session_unit": clock and clock.unit, "limits": asdict(self.limits)}
+        events = served.recommender.event_names if "events" in served.recommender.context else ()
+        about = {
+            "events": events,
+            "session_contexts": contexts,
+            "session_unit": clock and clock.unit,
+            "limits": asdict(self.limits),
+        }
         return 200, to_json(shown_model | about)
 
     async def reload(self, call: "Call") -> tuple[int, bytes]:

@@ -67,7 +67,8 @@ def soft_targets(model: "CatalogueModel", trie: Trie, batch: Mapping[str, torch.
     size = max(1, _MASSES_AT_ONCE // len(trie.code))
     for start in range(0, len(tokens), size):
         part = slice(start, start + size)
-        masses = model.masses(batch["histories"], batch["rows"][part], batch["slots"][part], batch["contexts"][part])
+        at = batch["rows"][part], batch["slots"][part], batch["contexts"][part]
+        masses = model.masses(batch["histories"], *at, batch["events"])
         below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
     # Codes of probability 0 have no logarithm; where all are of 0, all are alike.
     probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)

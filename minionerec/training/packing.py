@@ -367,7 +367,7 @@ class TreeCollator:
             `input_ids`, `position_ids` and `ends` int64 (B, T), see `pack_groups`; `positions` int64 (N,), of the
             tokens that predict a labelled one, counted through all rows; `labels` and `shift_labels` int64 (1, N),
             those tokens; `weights` float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`,
-            `contexts` and `levels` (`teacher_questions`).
+            `contexts`, `events` and `levels` (`teacher_questions`).
         """
         return self.pack(*self.in_order(examples))
 
@@ -461,7 +461,8 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
     Returns:
         `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of examples that a teacher is queried
         about; `rows` and `slots` int64 (P,), history and position in it before each target; `contexts` int64 (P,), the
-        session context of each; `levels` int64 (N,), for each labelled token of all examples the position
+        session context of each; `events` int64 (R, H), the event of each SID of `histories`, from 1, 0 where unknown;
+        `levels` int64 (N,), for each labelled token of all examples the position
         in its target's completion, -1 where no teacher applies. The tokens of a target follow one another, and
         targets are in the order of `rows` and `slots`.
     """
@@ -469,8 +470,11 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
     histories = torch.zeros(
         len(distilled), max((len(row["histories"]) for row in distilled), default=1), dtype=torch.long
     )
-    for row, example in zip(histories, distilled, strict=True):
+    events = torch.zeros_like(histories)
+    for row, row_events, example in zip(histories, events, distilled, strict=True):
         row[: len(example["histories"])] = torch.tensor(example["histories"])
+        if known_events := example.get("events"):
+            row_events[: len(known_events)] = torch.tensor(known_events)
     positions = [(row, slot) for row, example in enumerate(distilled) for slot in example["slots"] if slot >= 0]
     known = [example.get("contexts") or [UNKNOWN] * len(example["slots"]) for example in distilled]
     contexts = [
@@ -490,6 +494,7 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
         "rows": torch.tensor([row for row, _ in positions], dtype=torch.long),
         "slots": torch.tensor([slot for _, slot in positions], dtype=torch.long),
         "contexts": torch.tensor(contexts, dtype=torch.long),
+        "events": events,
         "levels": torch.tensor(levels, dtype=torch.long),
     }
 

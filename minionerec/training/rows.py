@@ -15,6 +15,7 @@ from minionerec.data.session import row_contexts
 from minionerec.data.windows import FlatWindows, recency_weights, varied_windows
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.session import HIDDEN_SHARE
 from minionerec.models.prompts.examples import (
     LONGEST_COMPLETION,
     ExampleBuilder,
@@ -41,6 +42,7 @@ COLUMNS = {
     "histories": "int32",
     "slots": "int32",
     "contexts": "int32",
+    "events": "int32",
     "prompts": "int32",
 }
 """Columns of tokenised examples, each a list:
@@ -53,6 +55,8 @@ slots: For each SID among the example's labels, in their order, the index in the
     there is none, and no teacher is queried; empty where no label is an SID of one.
 contexts: For each of those SIDs the session context that a teacher is given, an index into
     `minionerec.data.contexts.SESSION_CONTEXTS`; empty where none is.
+events: The event of each SID of such a history, from 1 by the wording's events, 0 where unknown; empty where none is
+    given.
 prompts: Token ids of each example's prompt by every template, which epochs take in turn from the first on; empty where
     there is one way. `input_ids` have the wording's first.
 """
@@ -135,10 +139,11 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
             "it when the next item comes. Set all_positions to false, or use wording compact."
         )
     first = builder.prompt(task, history=[])
-    item = 0
-    grown = first + builder.completion(task, item)
-    again = builder.prompt(task, history=[item])
-    if grown != again or again + builder.completion(task, item) != builder.prompt(task, history=[item, item]):
+    item, event, text = 0, [0] * bool(builder.wording.events), builder.event_texts[0] if task == NEXT_SID else ""
+    grown = first + builder.completion(task, item) + text
+    again = builder.prompt(task, history=[item], events=event or None)
+    twice = builder.prompt(task, history=[item, item], events=2 * event or None)
+    if grown != again or again + builder.completion(task, item) + text != twice:
         raise ConfigError(
             f"all_positions needs a wording whose prompt is the bare history, but in {builder.wording.name!r} the "
             f"prompt and completion of an item ({grown!r}) are not the next prompt ({again!r}). Use wording compact."
@@ -153,8 +158,11 @@ class WindowTexts:
     """Token ids of which windows are made.
 
     Attributes:
-        values: int32, the token ids of all items one after another, and what a window begins with after them.
-        offsets: int64 (N + 2,), where each begins; the last two are those of the beginning.
+        values: int32, the token ids of all items one after another, after them what a window begins with, and what
+            stands behind an item of each event.
+        offsets: int64 (N + E + 3,), where each begins and the last ends: items, the beginning, E events, and an unknown
+            event, which has no token.
+        n_items: Number of items, N.
         scored: bool (N,), whether there is a loss at an item.
         numbers: int32 (N,), SID number of each item, from 1.
         truncated: How many items' texts were too long and lost their last tokens.
@@ -162,6 +170,7 @@ class WindowTexts:
 
     values: np.ndarray
     offsets: np.ndarray
+    n_items: int
     scored: np.ndarray
     numbers: np.ndarray
     truncated: int
@@ -176,19 +185,29 @@ class WindowTexts:
         check_all_positions(builder, task)
         start = encode_prompt(tokenizer, [builder.prompt(task, history=[])], None)[0][0]
         whole = encode_completion(tokenizer, [builder.completion(task, item) for item in range(len(builder.titles))])
-        values, lengths = ragged([*(ids[:LONGEST_COMPLETION] for ids in whole), start])
+        behind = [*builder.event_texts[:-1], ""] if task == NEXT_SID else [""]
+        behind_ids = [encode_completion(tokenizer, [text])[0] if text else [] for text in behind]
+        values, lengths = ragged([*(ids[:LONGEST_COMPLETION] for ids in whole), start, *behind_ids])
         scored = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         truncated = sum(len(ids) > LONGEST_COMPLETION for ids in whole)
-        return cls(values, offsets, scored, (builder.table.sid_numbers + 1).astype(np.int32), truncated)
+        return cls(values, offsets, len(whole), scored, (builder.table.sid_numbers + 1).astype(np.int32), truncated)
+
+    def events_of(self, windows: FlatWindows) -> np.ndarray:
+        """The entry of `offsets` that is the event of each item of windows: int64 (M,)."""
+        unknown = len(self.offsets) - 2
+        if windows.events is None or unknown == self.n_items + 1:
+            return np.full(len(windows.items), unknown, dtype=np.int64)
+        events = windows.events.astype(np.int64)
+        return np.where(events < 0, unknown, self.n_items + 1 + events)
 
 
 def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
-    """Number of tokens of each window: int64 (W,)."""
-    lengths = np.diff(texts.offsets)
-    before = np.concatenate([[0], np.cumsum(lengths[:-1][windows.items])])
-    found: np.ndarray = before[windows.ends] - before[windows.begins] + lengths[-1]
-    return found
+    """Number of tokens of each window with all of its events: int64 (W,)."""
+    lengths, events = np.diff(texts.offsets), texts.events_of(windows)
+    before = np.concatenate([[0], np.cumsum(lengths[windows.items] + lengths[events])])
+    tokens: np.ndarray = before[windows.ends] - before[windows.begins] + lengths[texts.n_items]
+    return tokens - lengths[events[windows.ends - 1]]
 
 
 def window_columns(
@@ -197,10 +216,12 @@ def window_columns(
     weigh: Callable[[np.ndarray], np.ndarray],
     teacher: bool,
     by_sid: bool,
+    hidden: np.ndarray | None = None,
 ) -> MadeColumns:
     """Windows as examples with a loss at every target, weighed by age, and what is counted of them.
 
-    Of titles there is no loss at items that have none, and no teacher applies.
+    An item's event stands behind it and has no loss. Of titles there is no loss at items that have none, and no teacher
+    applies.
 
     Args:
         texts: Their token ids.
@@ -208,6 +229,7 @@ def window_columns(
         weigh: Gives weights for numbers of training examples.
         teacher: Whether there is a teacher.
         by_sid: Whether it applies.
+        hidden: bool (W,), the windows whose events are left out; none if None.
     """
     sizes = windows.ends - windows.begins
     heads = np.cumsum(sizes) - sizes
@@ -215,13 +237,20 @@ def window_columns(
     items, numbers = windows.items[positions], windows.rows[positions]
     is_target = np.arange(len(items)) - np.repeat(heads, sizes) >= np.repeat(windows.firsts, sizes)
     weights = np.where(numbers >= 0, weigh(np.maximum(numbers, 0)), np.float32(1))
-    # A window is its beginning and its items: one entry of the texts each.
-    units = np.insert(items, heads, len(texts.offsets) - 2)
+    unknown = len(texts.offsets) - 2
+    events = texts.events_of(windows)[positions]
+    if hidden is not None:
+        events[np.repeat(hidden, sizes)] = unknown
+    last = np.zeros(len(items), dtype=bool)
+    last[(heads + sizes - 1)[sizes > 0]] = True
+    # A window is its beginning, and each item with its event, the last without: one entry of the texts each.
+    units = np.insert(np.stack([items, np.where(last, unknown, events)], 1).ravel(), 2 * heads, texts.n_items)
     lengths = np.diff(texts.offsets)[units]
     tokens = texts.values[ranges(texts.offsets[units], texts.offsets[units + 1])]
-    ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(sizes + 1)]
-    labelled = np.repeat(np.insert(is_target & texts.scored[items], heads, False), lengths)
-    of_tokens = np.repeat(np.insert(weights, heads, np.float32(1)), lengths)
+    ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(2 * sizes + 1)]
+    has_loss = np.stack([is_target & texts.scored[items], np.zeros(len(items), bool)], 1).ravel()
+    labelled = np.repeat(np.insert(has_loss, 2 * heads, False), lengths)
+    of_tokens = np.repeat(np.insert(np.repeat(weights, 2), 2 * heads, np.float32(1)), lengths)
     counts = np.diff(ends, prepend=0)
     found = {
         "input_ids": (tokens, counts),
@@ -234,6 +263,9 @@ def window_columns(
         firsts = windows.firsts if by_sid else np.zeros_like(sizes)
         found["histories"] = texts.numbers[items[read]], np.maximum(used - 1, 0)
         found["slots"] = ranges(firsts - 1, used - 1).astype(np.int32), used - firsts
+        if unknown > texts.n_items + 1:
+            numbers = np.where(events == unknown, 0, events - texts.n_items).astype(np.int32)
+            found["events"] = numbers[read], np.maximum(used - 1, 0)
     return found, _counted(found)
 
 
@@ -289,7 +321,10 @@ class SftExamples(ExampleMaker):
 
     def examples(self, requested: TaskExamples) -> MadeColumns:
         """Examples of one task, an interaction or an item each."""
-        made = self.builder.some(requested.task, requested.items, requested.rows)
+        hidden, rows = None, requested.rows
+        if rows is not None and self.builder.wording.events:
+            hidden = np.random.default_rng(requested.seed).random(requested.count)[requested.positions] < HIDDEN_SHARE
+        made = self.builder.some(requested.task, requested.items, rows, hidden=hidden)
         lists, truncated = tokenise_examples(
             self.tokenizer, made, self.max_prompt_length, requested.seed, requested.positions, requested.count
         )
@@ -299,11 +334,18 @@ class SftExamples(ExampleMaker):
             numbers, kept = self.builder.table.sid_numbers + 1, self.corpus.max_history
             lists["histories"] = [numbers[np.asarray(past)[-kept:]].tolist() for past in requested.rows.histories]
             lists["slots"] = [[len(history) - 1] for history in lists["histories"]]
+            if hidden is not None and requested.rows.events is not None:
+                past = zip(requested.rows.history_events, hidden.tolist(), strict=True)
+                known = self.builder.event_numbers
+                lists["events"] = [known[of[-kept:]].tolist() if not hides else [] for of, hides in past]
+                lists["events"] = [
+                    of or [0] * len(history) for of, history in zip(lists["events"], lists["histories"], strict=True)
+                ]
             if self.builder.uses_session_context:
                 lists["contexts"] = [[context] for context in row_contexts(requested.rows.times, len(made)).tolist()]
         names = ["input_ids", "labels", "weights"]
         if self.teacher:
-            names += ["histories", "slots", *(["contexts"] if any(lists["contexts"]) else [])]
+            names += ["histories", "slots", *(name for name in ("contexts", "events") if any(lists[name]))]
         if any(lists["prompts"]):
             lists["prompts"] = [prompt for prompts in lists["prompts"] for prompt in prompts]
             names.append("prompts")
@@ -327,9 +369,11 @@ class SftExamples(ExampleMaker):
             tokens = np.cumsum(window_tokens(texts, windows.take(drawn)))
             chosen = np.sort(drawn[: np.searchsorted(tokens, most, side="right")])
 
+        hidden = np.random.default_rng([*seed, 1]).random(len(windows)) < HIDDEN_SHARE
+
         def make(positions: np.ndarray) -> MadeColumns:
             some = windows.take(positions)
-            return window_columns(texts, some, self.recency, self.teacher, task == NEXT_SID)
+            return window_columns(texts, some, self.recency, self.teacher, task == NEXT_SID, hidden[positions])
 
         return chosen, make
 

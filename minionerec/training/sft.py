@@ -17,7 +17,7 @@ from minionerec.models.backbone.build import (
     train_tokenizer,
 )
 from minionerec.models.backbone.bundle import Bundle
-from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, initialise_code_rows
+from minionerec.models.backbone.vocabulary import add_code_tokens, add_wording_tokens, initialise_code_rows
 from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.wording import Wording
 from minionerec.sid.table import SidTable
@@ -185,7 +185,7 @@ def scratch_backbone(
     texts = titles if titles_only else [*titles, *corpus.items["description"], *words]
     tokenizer = train_tokenizer(texts, text_vocabulary)
     add_code_tokens(tokenizer, table)
-    add_session_tokens(tokenizer, wording.session_context)
+    add_wording_tokens(tokenizer, wording.tokens)
     return scratch_model(tokenizer, seed, **shape), tokenizer
 
 
@@ -206,6 +206,6 @@ def pretrained_backbone(
     set_seed(seed)  # rows that are neither the model's nor SIDs start at random
     model, tokenizer = load_pretrained(name, resolve_dtype(dtype))
     add_code_tokens(tokenizer, table)
-    add_session_tokens(tokenizer, wording.session_context)
+    add_wording_tokens(tokenizer, wording.tokens)
     initialise_code_rows(model, tokenizer, table, corpus.items["title"].tolist(), seed, generated)
     return model, tokenizer

@@ -106,7 +106,7 @@ def test_lists_rewards_and_exports_are_those_of_plain_forward_passes(shop, tmp_p
     wanted = sid_scores(bundle.model, prompt, trie)
     assert [score for _, score in found] == pytest.approx(wanted.sort(descending=True).values.tolist(), rel=ROUNDING)
     settings = {"corpus": str(shop / "corpus"), "checkpoint": str(tmp_path / "grpo")}
-    assert check(run_export(ExportConfig(**settings, output=str(tmp_path / "export"))).output).startswith("3 of 3")
+    assert check(run_export(ExportConfig(**settings, output=str(tmp_path / "export"))).output).startswith("5 of 5")
 
 
 @pytest.mark.parametrize("kind", ["mixtral", "gemma2", "qwen3_5_text", "bloom"])

@@ -31,7 +31,7 @@ from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, load_bundle
-from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens
+from minionerec.models.backbone.vocabulary import add_code_tokens, add_wording_tokens
 from minionerec.models.decoding.architectures import ARCHITECTURES
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
@@ -119,7 +119,7 @@ def save_scratch(made, folder, seed, wording="compact", table=None):
     tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
     add_code_tokens(tokenizer, table)
     if wording.session_context:
-        add_session_tokens(tokenizer, wording.session_context)
+        add_wording_tokens(tokenizer, wording.tokens)
     model = scratch_model(tokenizer, seed, hidden_size=32, layers=2, heads=2, kv_heads=1, inner_size=48)
     for parameter in model.parameters():
         parameter.data *= 4

@@ -34,7 +34,8 @@ class Built:
     counts: dict[str, Any]
     audit: OrderAudit
     examples: dict[str, list[tuple]]
-    """Split → (user, history, target) or, with times, (user, history, target, time, time of the newest item)."""
+    """Split → (user, history, target); with times also (time, time of the newest item), and where events are predicted
+    (events of the history, event of the target)."""
     rows: Any = None
     chains: Any = None
 
@@ -65,6 +66,11 @@ def build(source, engine=None, **choices) -> Built:
     for name, own in rows.items():
         times = [] if own.times is None else [own.times.time.tolist(), own.times.previous.tolist()]
         histories = [history.tolist() for history in own.histories]
+        if own.events is not None:
+            names, lengths = counts["event_names"], own.lengths.tolist()
+            past = [seen[len(seen) - length :] for seen, length in zip(own.seen_events, lengths, strict=True)]
+            times += [[[names[event] for event in events] for events in past]]
+            times += [[names[event] for event in own.events.of_targets]]
         examples[name] = list(zip(own.users.tolist(), histories, own.targets.tolist(), *times, strict=True))
     return Built(found.items, counts, found.audit, examples, corpus, chains)
 
@@ -210,6 +216,8 @@ def oracle(
                 by_user = of_first[user] if "published_order" in quirks else 0
                 history = [chosen[each] for each in rows[max(0, step - max_history) : step]]
                 reported = () if seconds is None else (context[row], context[rows[step - 1]])
+                if targets:
+                    reported += ([of_event[each] for each in rows[max(0, step - max_history) : step]], of_event[row])
                 example = (user_ids[user], history, chosen[row], *reported)
                 examples.append(((part, order[row], by_user, row), step, context[row], example))
     examples.sort(key=lambda each: each[0])
@@ -252,7 +260,8 @@ def oracle(
     }
     if targets:
         met = Counter(of_event[row] for row in kept)
-        counts |= {"events": {name: met[name] for name in source.events}, "targets": list(targets)}
+        events = {name: met[name] for name in source.events}
+        counts |= {"events": events, "event_names": list(source.events), "targets": list(targets)}
     for name, part in zip(SPLITS[1:], parts[1:], strict=True):
         counts[f"{name}_cold_targets"] = sum(each[3][2] not in known_items for each in part)
         counts[f"{name}_new_users"] = sum(each[3][0] not in known_users for each in part)

@@ -152,7 +152,7 @@ class Sequences:
             ["steps_left"] * self.last_out
             + ["first_row"] * (self.shuffled or self.by_user)
             + ["tie_size", "tie_begin"] * self.shuffled
-            + ["predicted"] * (self.targets is not None)
+            + ["predicted", "event"] * (self.targets is not None)
         )
 
     @property
@@ -166,7 +166,7 @@ class Sequences:
         In addition to the module's description: `previous`, the item of the interaction before; `tied`, whether that is
         of the same second; `row_sign`, whether source rows rise (1) or fall (-1) from it; `steps_left`, steps to the
         user's last, of those that are predicted; `first_row`, as in `firsts`; `tie_size`, how many interactions its
-        second holds, from position `tie_begin`; `predicted`, whether its event is (1 or 0).
+        second holds, from position `tie_begin`; `predicted`, whether its event is (1 or 0); `event`.
         """
         steps = "row_number() OVER w" if not self.together else "rank() OVER (PARTITION BY user_key ORDER BY time)"
         alike, within = ("user_key", "w")
@@ -191,6 +191,7 @@ class Sequences:
             "tie_size": "count(*) OVER (PARTITION BY user_key, time)",
             "tie_begin": "CAST(rank() OVER (PARTITION BY user_key ORDER BY time) - 1 AS INT)",
             "predicted": "predicted",
+            "event": "event",
         }
         columns |= {name: extra[name] for name in self.extra}
         made = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
@@ -198,7 +199,7 @@ class Sequences:
         first, joined = (", f.first_row", " JOIN firsts f ON n.user_key = f.user_key") if needed else ("", "")
         if self.targets is not None:
             numbers = ", ".join(map(str, self.targets))
-            first += f", CASE WHEN n.event IN ({numbers}) THEN 1 ELSE 0 END AS predicted"
+            first += f", n.event, CASE WHEN n.event IN ({numbers}) THEN 1 ELSE 0 END AS predicted"
         inner = (
             f"SELECT n.source_row, n.user_key, i.item_index, n.timestamp{first}, "
             f"{self.time or whole(0)} AS time FROM interactions n JOIN items i ON n.item = i.item{joined}"
@@ -226,7 +227,8 @@ class Sequences:
         """The query of `ordered`, and its order: targets first; split by split where that is known."""
         order = [f"CASE WHEN {self._is_target} THEN 0 ELSE 1 END", *[_LAST_OUT] * self.last_out]
         order += ["timestamp", *["first_row"] * self.by_user, "source_row"]
-        return "SELECT user_key, item_index, time, position, step FROM sequences", ", ".join(order)
+        event = ", event" * ("event" in self.extra)
+        return f"SELECT user_key, item_index, time, position, step{event} FROM sequences", ", ".join(order)
 
     @property
     def parts(self) -> str:
@@ -334,14 +336,15 @@ class Borders:
             f"GROUP BY {column} HAVING max(split) >= 0"
         )
 
-    def sequences(self, users: str) -> str:
+    def sequences(self, users: str, events: bool = False) -> str:
         """Interactions sorted by shard, user and position.
 
         Args:
             users: The users, see `listed`.
+            events: Whether `ordered` has the column `event`.
         """
         return (
-            f"SELECT o.user_key, o.item_index, o.time, CAST({self.number} AS INT) AS example, "
+            f"SELECT o.user_key, o.item_index, o.time{', o.event' * events}, CAST({self.number} AS INT) AS example, "
             f"CAST({self.split} AS TINYINT) AS split FROM ordered o JOIN ({users}) AS l ON o.user_key = l.user_key "
             "ORDER BY l.shard, o.user_key, o.position"
         )

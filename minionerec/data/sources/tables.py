@@ -20,7 +20,7 @@ from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger, progress
 from minionerec.data.files import check_file
 from minionerec.data.filters import Condition, parse_conditions
-from minionerec.data.names import COLUMNS, ITEM_COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
+from minionerec.data.names import COLUMNS, EVENTS, ITEM_COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
 from minionerec.data.sources.table_files import (
@@ -42,8 +42,6 @@ from minionerec.data.units import SECOND
 logger = get_logger(__name__)
 
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
-EVENTS = 1000
-"""Kinds of events at most."""
 ROWS = 1 << 18
 """Rows of a parquet file that are cleaned at a time."""
 

@@ -208,6 +208,9 @@ def load_bundle(
         vocabulary = tokenizer.get_vocab()
         if list(model.config.session_tokens) != [vocabulary.get(text) for text in wording.session_context]:
             raise ArtefactError(f"{path}: its session_tokens are not those of {WORDING_FILE}. {_REMEDY}")
+        events = wording.tokens[len(wording.session_context) :]
+        if list(model.config.event_tokens) != [vocabulary.get(text) for text in events]:
+            raise ArtefactError(f"{path}: its event_tokens are not those of {WORDING_FILE}. {_REMEDY}")
     return Bundle(replace_linear(model), tokenizer, saved_table, wording, max_prompt_length, path, task)
 
 

@@ -24,12 +24,12 @@ def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None
     verify_code_tokens(tokenizer, table)
 
 
-def add_session_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
-    """Add the texts for session contexts as ordinary tokens.
+def add_wording_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
+    """Add the texts for session contexts and events as ordinary tokens.
 
     Args:
         tokenizer: Modified in place.
-        texts: `minionerec.models.prompts.wording.Wording.session_context`.
+        texts: `minionerec.models.prompts.wording.Wording.tokens`.
     """
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in texts])
 

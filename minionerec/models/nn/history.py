@@ -95,12 +95,14 @@ class ScoredPositions:
         entries: Counts of the P positions; None without counts.
         contexts: int64 (P,), session context of the next item, indices into
             `minionerec.data.contexts.SESSION_CONTEXTS`; unknown if None.
+        events: int64 (B, T), event of each item of the histories, from 1, 0 where unknown; all unknown if None.
     """
 
     row: torch.Tensor
     slot: torch.Tensor
     entries: Entries | None = None
     contexts: torch.Tensor | None = None
+    events: torch.Tensor | None = None
 
     @property
     def known_contexts(self) -> torch.Tensor:

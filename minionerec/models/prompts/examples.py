@@ -11,7 +11,7 @@ from minionerec.data.contexts import SAME, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import row_contexts
-from minionerec.models.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
+from minionerec.models.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording, event_token
 from minionerec.sid.table import SidTable
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class ExampleBuilder:
         specials: Texts for `{bos}` and `{eos}` (`special_texts`).
 
     Attributes:
+        event_texts: Text behind an item of a history for each event of the corpus, and for an unknown one.
+        event_numbers: int64, the number in the wording of each event of the corpus, from 1, 0 where it is unknown.
         truncated_texts: Titles and descriptions that are longer than `LONGEST_TEXT`.
 
     Raises:
@@ -90,6 +92,11 @@ class ExampleBuilder:
         ]
         # Prompts are truncated to their last tokens, which depend only on the last characters.
         self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
+        tokens = {name: event_token(number) for number, name in enumerate(wording.events)}
+        # The text of each event of the corpus, "" where the wording does not have it, and of unknown ones at the end.
+        self.event_texts = [*(tokens.get(name, "") for name in corpus.event_names), ""]
+        numbers = {name: number for number, name in enumerate(wording.events, start=1)}
+        self.event_numbers = np.array([*(numbers.get(name, 0) for name in corpus.event_names), 0], dtype=np.int64)
         self._answerable: dict[str, np.ndarray] = {}
         self.truncated_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
 
@@ -103,9 +110,14 @@ class ExampleBuilder:
         without, given = (self.prompt(task, history=[], context=context) for context in (UNKNOWN, SAME))
         return without != given
 
-    def history_text(self, history: Sequence[int] | np.ndarray) -> str:
-        """The text of a history's SIDs."""
-        return self.wording.separator.join(self.table.sids[item] for item in history)
+    def history_text(
+        self, history: Sequence[int] | np.ndarray, events: Sequence[int] | np.ndarray | None = None
+    ) -> str:
+        """The text of a history's SIDs, each with that of its event (a number of the corpus, -1 unknown) if given."""
+        if events is None or not self.wording.events:
+            return self.wording.separator.join(self.table.sids[item] for item in history)
+        pairs = zip(history, events, strict=True)
+        return self.wording.separator.join(self.table.sids[item] + self.event_texts[event] for item, event in pairs)
 
     def prompt(
         self,
@@ -114,6 +126,7 @@ class ExampleBuilder:
         item: int | None = None,
         way: int = 0,
         context: int = UNKNOWN,
+        events: Sequence[int] | np.ndarray | None = None,
     ) -> str:
         """Prompt text of one task, from a history or an item, by one of the wording's templates.
 
@@ -124,12 +137,14 @@ class ExampleBuilder:
             way: Index of the template.
             context: Session context of the next item, an index into
                 `minionerec.data.contexts.SESSION_CONTEXTS`; used only by a wording that gives it.
+            events: Event of each item of the history, a number of the corpus, -1 where unknown; all unknown if None;
+                used only by a wording with events.
         """
         text = ("", *self.wording.session_context)[context * self.uses_session_context]
         values: dict[str, Any] = {**self.specials, "session_context": text}
         titles, descriptions = self._last
         if history is not None:
-            values["history"] = self.history_text(history)
+            values["history"] = self.history_text(history, events)
             values["history_titles"] = self.wording.title_separator.join(titles[position] for position in history)
             values["closed_titles"] = "".join(titles[position] + self.specials["eos"] for position in history)
         if item is not None:
@@ -182,6 +197,7 @@ class ExampleBuilder:
         split_examples: SplitExamples | None = None,
         *,
         training: bool = True,
+        hidden: np.ndarray | None = None,
     ) -> list[PromptExample]:
         """Build the examples of one task, possibly none.
 
@@ -190,6 +206,7 @@ class ExampleBuilder:
             items: Item indices, for a task about items; all items if None.
             split_examples: Examples of the corpus, for any other task.
             training: Whether they are trained on: then prompts are built with every template of the wording.
+            hidden: bool (R,), the examples whose events are left out; none if None.
 
         Raises:
             ConfigError: If the task is unknown, or missing in the wording.
@@ -202,8 +219,13 @@ class ExampleBuilder:
             queries = (({"item": item}, item) for item in chosen)
         else:
             contexts = row_contexts(split_examples.times, len(split_examples)).tolist()
-            parts = zip(split_examples.histories, contexts, strict=True)
-            histories = ({"history": history, "context": context} for history, context in parts)
+            events: Iterable[Any] = [None] * len(contexts)
+            if self.wording.events and split_examples.events is not None:
+                events = split_examples.history_events
+                if hidden is not None:
+                    events = (None if hides else of for of, hides in zip(events, hidden.tolist(), strict=True))
+            parts = zip(split_examples.histories, contexts, events, strict=True)
+            histories = ({"history": past, "context": context, "events": of} for past, context, of in parts)
             queries = zip(histories, split_examples.targets.tolist(), strict=True)
         examples = []
         for arguments, target in queries:

@@ -50,7 +50,17 @@ NEXT_SID, NEXT_TITLE = "next_sid", "title_history_to_title"
 """The tasks that predict the next item, by which a checkpoint recommends."""
 BUILT_IN = ("compact", "prose", "lcrec", "session_context")
 LONGEST_DESCRIPTION = "longest_description"
-_SESSION_CONTEXT = "session_context"
+_SESSION_CONTEXT, _EVENTS = "session_context", "events"
+
+
+def event_token(number: int) -> str:
+    """The token of an event, by its number from 0.
+
+    Example:
+        >>> event_token(2)
+        '<event_2>'
+    """
+    return f"<event_{number}>"
 
 
 def task_of(tasks: Collection[str]) -> str:
@@ -97,6 +107,8 @@ class Wording:
         longest_description: Characters to which descriptions are truncated; 0: not truncated.
         session_context: Texts of `{session_context}` if the next item is in the session of the newest one, and if it is
             in a later one; an unknown context is "". Empty in a wording without session context.
+        events: Names of the events that stand behind the SIDs of a history, each as a token (`event_token`); empty in a
+            wording without events.
     """
 
     name: str
@@ -105,6 +117,12 @@ class Wording:
     tasks: Mapping[str, TaskWording]
     longest_description: int = 0
     session_context: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> list[str]:
+        """The texts that are tokens of their own beside those of SIDs."""
+        return [*self.session_context, *map(event_token, range(len(self.events)))]
 
     def task(self, name: str) -> TaskWording:
         """The templates of one task.
@@ -124,6 +142,7 @@ class Wording:
             "title_separator": self.title_separator,
             **({LONGEST_DESCRIPTION: self.longest_description} if self.longest_description else {}),
             **({_SESSION_CONTEXT: list(self.session_context)} if self.session_context else {}),
+            **({_EVENTS: list(self.events)} if self.events else {}),
             "tasks": {name: task.content() for name, task in self.tasks.items()},
         }
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
@@ -166,7 +185,9 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
     else:
         raise ConfigError(f"wording {name!r} is neither a file nor built in; built in are {', '.join(BUILT_IN)}.")
     required = {"name", "separator", "title_separator", "tasks"}
-    if set(content) - {LONGEST_DESCRIPTION, _SESSION_CONTEXT} != required or not isinstance(content["tasks"], dict):
+    if set(content) - {LONGEST_DESCRIPTION, _SESSION_CONTEXT, _EVENTS} != required or not isinstance(
+        content["tasks"], dict
+    ):
         raise ConfigError(
             f"{name}: a wording has the keys {', '.join(sorted(required))}; got {', '.join(map(str, content))}."
         )
@@ -176,6 +197,9 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
     longest = content.get(LONGEST_DESCRIPTION, 0)
     if type(longest) is not int or longest < 0:
         raise ConfigError(f"{name}: {LONGEST_DESCRIPTION} is {shown(longest)}; expected a number of characters.")
+    events = content.get(_EVENTS, [])
+    if not isinstance(events, list) or not all(isinstance(event, str) for event in events):
+        raise ConfigError(f"{name}: {_EVENTS} is {shown(events)}; expected a list of names.")
     contexts = _context_texts(name, content.get(_SESSION_CONTEXT, []))
     tasks = {task: _task_wording(name, task, templates, contexts) for task, templates in content["tasks"].items()}
     prompts = [prompt for task in tasks.values() for prompt in task.prompts]
@@ -184,7 +208,8 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
             f"{name}: {_SESSION_CONTEXT} is given, but no prompt has {{{_SESSION_CONTEXT}}}. Write it into a prompt, "
             f"or leave {_SESSION_CONTEXT} out."
         )
-    return Wording(content["name"], content["separator"], content["title_separator"], tasks, longest, contexts)
+    texts = content["name"], content["separator"], content["title_separator"]
+    return Wording(*texts, tasks, longest, contexts, tuple(events))
 
 
 def _context_texts(name: str, texts: Any) -> tuple[str, ...]:

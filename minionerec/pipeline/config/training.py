@@ -118,6 +118,11 @@ class SftConfig(LanguageRunConfig):
     max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
     weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
     wording: str = setting("compact", "prompt wording: compact, prose, lcrec, or a YAML file", required=True, path=True)
+    events: bool = setting(
+        True,
+        "next_sid: put the event of each history item (view, purchase) behind its SID as a token, where the corpus was "
+        "prepared with targets",
+    )
     all_positions: bool = setting(
         False,
         "next_sid, title_history_to_title: one example a user window with a loss at every item, instead of one an "
@@ -218,6 +223,9 @@ class CatalogueTrainConfig(RunConfig):
         [],
         "columns of the items, such as [brand, category, price], that are added to item vectors: categories, tags, "
         "numbers and times (roles of prepare-data)",
+    )
+    events: bool = setting(
+        True, "read the event of each history item (view, purchase), where the corpus was prepared with targets"
     )
     hidden_size: int = setting(128, "width of a tower", least=1)
     layers: int = setting(2, "layers of a tower", least=0)

@@ -137,7 +137,7 @@ class LanguageRanker:
     @property
     def context(self) -> frozenset[str]:
         """The context of queries that it or its assistant reads."""
-        own = frozenset({"session_context"}) if self._uses_context else frozenset[str]()
+        own = frozenset(["session_context"] * self._uses_context + ["events"] * bool(self.builder.wording.events))
         return own if self.assistant is None else own | context_used(self.assistant)
 
     @cached_property
@@ -148,8 +148,10 @@ class LanguageRanker:
         """The prompt of the model for each query, its token ids, and how many were truncated."""
         contexts = np.zeros(len(queries), np.int8) if queries.session_context is None else queries.session_context
         texts = [
-            self.builder.prompt(self.bundle.task, history=history, context=context)
-            for history, context in zip(queries.histories, contexts.tolist(), strict=True)
+            self.builder.prompt(self.bundle.task, history=history, context=context, events=events)
+            for history, context, events in zip(
+                queries.histories, contexts.tolist(), queries.history_events, strict=True
+            )
         ]
         return texts, *encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
 

@@ -27,7 +27,8 @@ def split_queries(rows: SplitExamples, used: Collection[str], *, given: bool = T
     if "session_context" in used:
         context = row_contexts(rows.times if given else None, len(rows))
         logger.info("The session context of %d of %d examples is known.", np.count_nonzero(context), len(rows))
-    return Queries(rows.histories.tolist(), context, rows.seen.tolist())
+    events = rows.seen_events.tolist() if "events" in used and rows.events is not None else None
+    return Queries(rows.histories.tolist(), context, rows.seen.tolist(), events)
 
 
 def rank_rows(

@@ -28,6 +28,8 @@ class Queries:
             history it is unknown whatever is given.
         seen: For each query all items that the user had, int32, oldest first, of which the history may be the newest
             alone; the histories if None.
+        events: For each query the event of each of these items, int16, numbers of the corpus's `event_names`, -1 where
+            unknown; None: unknown for all.
 
     Example:
         >>> queries = Queries([np.array([3, 1]), np.array([])], np.array([1, 2], np.int8))
@@ -38,6 +40,7 @@ class Queries:
     histories: Sequence[np.ndarray]
     session_context: np.ndarray | None = None
     seen: Sequence[np.ndarray] = None  # type: ignore[assignment]
+    events: Sequence[np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         """Check lengths.
@@ -47,7 +50,7 @@ class Queries:
         """
         if self.seen is None:
             object.__setattr__(self, "seen", self.histories)
-        for name in ("seen", *CONTEXT):
+        for name in ("seen", "events", *CONTEXT):
             values = getattr(self, name)
             if values is not None and len(values) != len(self):
                 raise DataError(f"{name} has {len(values)} values for {len(self)} histories; give one for each.")
@@ -66,6 +69,7 @@ class Queries:
         return Queries(
             [self.histories[row] for row in rows],
             seen=[self.seen[row] for row in rows],
+            events=None if self.events is None else [self.events[row] for row in rows],
             **{name: None if values is None else values[chosen] for name, values in context.items()},
         )
 
@@ -76,7 +80,11 @@ class Queries:
             [past[0], *(own[own != item] for own, item in zip(past[1:], items, strict=True))]
             for past in (found.histories, found.seen)
         )
-        return replace(found, histories=histories, seen=seen)
+        events = found.events
+        if events is not None:
+            parts = zip(events[1:], found.seen[1:], items, strict=True)
+            events = [events[0], *(of[past != item] for of, past, item in parts)]
+        return replace(found, histories=histories, seen=seen, events=events)
 
     @classmethod
     def joined(cls, parts: Sequence["Queries"]) -> "Queries":
@@ -86,27 +94,44 @@ class Queries:
             values = [getattr(part, name) for part in parts]
             joined[name] = np.concatenate(values) if values and all(each is not None for each in values) else None
         joined["seen"] = [past for part in parts for past in part.seen]
+        if any(part.events is not None for part in parts):
+            joined["events"] = [events for part in parts for events in part.known_events]
         return cls([history for part in parts for history in part.histories], **joined)
+
+    @property
+    def known_events(self) -> Sequence[np.ndarray]:
+        """`events`, with -1 throughout where they are None."""
+        return [np.full(len(past), -1, np.int16) for past in self.seen] if self.events is None else self.events
+
+    @property
+    def history_events(self) -> Sequence[np.ndarray | None]:
+        """For each query the events of its history; None where they are unknown."""
+        if self.events is None:
+            return [None] * len(self)
+        parts = zip(self.events, self.histories, strict=True)
+        return [events[len(events) - len(history) :] for events, history in parts]
 
     @property
     def given(self) -> tuple[str, ...]:
         """Names of the context known for some queries, such as "session context"."""
         known = {name: getattr(self, name) for name in CONTEXT}
-        return tuple(name.replace("_", " ") for name, values in known.items() if values is not None and values.any())
+        given = [name.replace("_", " ") for name, values in known.items() if values is not None and values.any()]
+        return (*given, *["events"] * (self.events is not None))
 
     def key(self, row: int) -> tuple[object, ...]:
         """A key that is equal for queries that are the same to a ranker."""
         context = (getattr(self, name) for name in CONTEXT)
         items = tuple(self.histories[row].tolist()), tuple(self.seen[row].tolist())
-        return *items, *(None if values is None else values[row] for values in context)
+        events = None if self.events is None else tuple(self.events[row].tolist())
+        return *items, events, *(None if values is None else values[row] for values in context)
 
 
-CONTEXT = tuple(field.name for field in fields(Queries) if field.name not in ("histories", "seen"))
+CONTEXT = tuple(field.name for field in fields(Queries) if field.name not in ("histories", "seen", "events"))
 """The context fields of a query besides its history and what was seen."""
 
 
 def context_used(ranker: object) -> frozenset[str]:
-    """The names of `CONTEXT` that a ranker uses, by its attribute `context`; none without it."""
+    """The names of `CONTEXT`, and "events", that a ranker uses, by its attribute `context`; none without it."""
     found: frozenset[str] = getattr(ranker, "context", frozenset())
     return found
 
@@ -240,7 +265,8 @@ class Ranker(Protocol):
     """A ranker of the items of one corpus.
 
     A user's own ranker is given by the dotted path of a function that takes a `Corpus` and returns such an object. A
-    ranker that reads more of a query than its history declares it: `context`, a frozenset of names of `CONTEXT`.
+    ranker that reads more of a query than its history declares it: `context`, a frozenset of names of `CONTEXT`, and
+    "events".
     """
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:

@@ -1,6 +1,7 @@
 """A catalogue model with random weights, from a corpus, its SIDs and the text of its items."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
-from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, code_token_ids
-from minionerec.models.prompts.wording import load_wording
+from minionerec.models.backbone.vocabulary import add_code_tokens, add_wording_tokens, code_token_ids
+from minionerec.models.prompts.wording import event_token, load_wording
 from minionerec.sid.embed.encoder import INTERACTIONS, VectorSource
 from minionerec.sid.embed.interactions import beside
 from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts_by_each
@@ -116,6 +117,7 @@ def new_bundle(
     vectors: str = "tfidf",
     vector_width: int = 128,
     columns: Sequence[ColumnCode] = (),
+    events: bool = False,
     session_context: bool = False,
     reach: int = 10,
     experts: bool = False,
@@ -133,6 +135,8 @@ def new_bundle(
         vectors: Where item vectors come from (`sid_text`); none if empty.
         vector_width: Width of vectors of TF-IDF or of interactions.
         columns: Columns of the items whose codes are added to item vectors (`minionerec.data.roles.fit_columns`).
+        events: Whether the model reads the events of history items, where the corpus has them; up to `SIDS_AT_ONCE`
+            SIDs.
         session_context: Whether the model is conditioned on the session context.
         reach: Items back that transitions are counted, by which SIDs are scored; 0: none.
         experts: Whether the model has experts, which are available up to `SIDS_AT_ONCE` SIDs.
@@ -141,10 +145,12 @@ def new_bundle(
         **shape: Further arguments of `minionerec.models.backbone.catalogue.CatalogueConfig`.
     """
     wording = load_wording("session_context" if session_context else "compact")
+    if events and table.n_unique <= SIDS_AT_ONCE:
+        wording = replace(wording, events=tuple(corpus.event_names))
     words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
     tokenizer = train_tokenizer([*corpus.items["title"], *words], _TEXT_TOKENS)
     add_code_tokens(tokenizer, table)
-    add_session_tokens(tokenizer, wording.session_context)
+    add_wording_tokens(tokenizer, wording.tokens)
     text = sid_text(corpus, table, vectors, vector_width) if vectors else None
     counts = window_transitions(windows, table.n_unique, reach, DECAY, REVERSE) if reach else None
     pooled = None
@@ -153,14 +159,16 @@ def new_bundle(
     if columns:
         codes = sid_columns(corpus, table, columns)
         text = codes if text is None else np.concatenate([text, codes], axis=1)
+    vocabulary = tokenizer.get_vocab()
     config = CatalogueConfig(
         item_columns=[column.stored() for column in columns],
+        event_tokens=[vocabulary[event_token(number)] for number in range(len(wording.events))],
         vocab_size=len(tokenizer),
         max_history=corpus.max_history,
         reach=reach,
         decay=DECAY,
         reverse=REVERSE,
-        session_tokens=[tokenizer.get_vocab()[text] for text in wording.session_context],
+        session_tokens=[vocabulary[text] for text in wording.session_context],
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -37,8 +37,11 @@ def target_ndcg(model: CatalogueModel, heldout: SidWindows) -> np.ndarray:
         contexts = torch.full_like(row, UNKNOWN)
         if "contexts" in heldout:
             contexts = torch.from_numpy(np.array(heldout["contexts"][part], dtype=np.int64)).to(model.device)[row, slot]
+        events = None
+        if "events" in heldout:
+            events = torch.from_numpy(np.array(heldout["events"][part], dtype=np.int64)).to(model.device)
         older = pad_left(heldout["older"][part].tolist(), model.device)[0] if "older" in heldout else None
-        scores = model.leaf_log_probs(histories, contexts, older)
+        scores = model.leaf_log_probs(histories, contexts, older, events)
         target = scores.gather(1, labels[row, slot, None] - 1)
         ranks.append((scores > target).sum(1).cpu().numpy() + 1)
     gains: np.ndarray = np.asarray(ranking_metrics(np.concatenate(ranks), (10,))["NDCG@10"])

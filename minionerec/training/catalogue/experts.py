@@ -181,7 +181,10 @@ def _inputs(
         for values in (examples["histories"], examples["labels"], contexts)
     )
     row, slot = newest_slots(histories)
-    own = model.leaf_log_probs(histories, given)
+    events = None
+    if "events" in examples:
+        events = torch.from_numpy(np.array(examples["events"][part], dtype=np.int64)).to(model.device)
+    own = model.leaf_log_probs(histories, given, events=events)
     older = pad_left(examples["older"][part].tolist(), model.device)[0] if "older" in examples else None
     terms = torch.stack(list(model.experts.terms(own, histories, row, slot, older)), 2)
     return terms, model.experts.features(histories, row, slot, given), labels[row, slot] - 1

@@ -29,7 +29,7 @@ from minionerec.core.processes import process_rank, world_size
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.sampled import Sample
 from minionerec.models.nn.rows import ColumnSubset, top_scores
-from minionerec.models.nn.session import hidden
+from minionerec.models.nn.session import HIDDEN_SHARE, hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.memory import Share
@@ -219,6 +219,9 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
             inputs["candidates"] = self.candidates.to(inputs["labels"].device)
         if model.training and "contexts" in inputs:  # before the reference is queried, which is given the same
             inputs["contexts"] = hidden(inputs["contexts"], inputs["labels"])
+        if model.training and "events" in inputs:  # so that the model also works without them
+            events = inputs["events"]
+            inputs["events"] = events * (torch.rand(len(events), 1, device=events.device) >= HIDDEN_SHARE)
         if self.objective == "likelihood" or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         log_probs = model(**inputs, distribution=True).logits

@@ -15,13 +15,19 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import corpus_contexts, row_contexts
 from minionerec.data.transitions import count_transitions
-from minionerec.data.windows import padded_windows, recency_of
+from minionerec.data.windows import padded_events, padded_windows, recency_of
 from minionerec.sid.table import SidTable
 
 SidWindows = dict[str, np.ndarray]
 """Columns of windows, each (W, H): see `write_windows`."""
 _PART = 1 << 20  # windows that are counted at a time
-_TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32, "contexts": np.int8}
+_TYPES = {
+    "histories": np.int32,
+    "labels": np.int32,
+    "weights": np.float32,
+    "contexts": np.int8,
+    "events": np.int16,
+}
 
 
 def collate(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
@@ -37,7 +43,14 @@ def window_items(row: dict[str, np.ndarray]) -> int:
     return int(np.count_nonzero(row["histories"]))
 
 
-def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path, session_context: bool = False) -> None:
+def write_windows(
+    corpus: Corpus,
+    table: SidTable,
+    recency: float,
+    folder: Path,
+    session_context: bool = False,
+    events: bool = False,
+) -> None:
     """Write the training windows of a corpus over SID numbers from 1, as arrays (`read_windows`).
 
     Args:
@@ -48,6 +61,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
             order of time; with any other all targets weigh 1.
         folder: Where the arrays are written; it is made.
         session_context: Whether to give the session context of each target.
+        events: Whether to give the event of each item of the histories.
 
     Raises:
         DataError: If no training example has a history.
@@ -60,7 +74,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
     made: SidWindows = {
         name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width))
         for name, kind in _TYPES.items()
-        if session_context or name != "contexts"
+        if {"contexts": session_context, "events": events}.get(name, True)
     }
     number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
     ages = recency_of(corpus.split, corpus.sizes["train"], recency)
@@ -77,6 +91,8 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
         if known.any():
             means.append(weights[known].mean())
             sizes.append(int(known.sum()))
+        if events:
+            made["events"][here] = padded_events(found, width, "right")
         begin = here.stop
     mean = np.float32(np.average(np.asarray(means, dtype=np.float64), weights=sizes)) if sizes else np.float32(1)
     for some in parts_of(count):
@@ -92,7 +108,8 @@ def read_windows(folder: Path) -> SidWindows:
     Returns:
         `histories` and `labels`, int32 (W, H), 0 padding on the right and -100 where there is no loss, and `weights`,
         float32, of mean 1 over the labels; where requested `contexts`, int8, indices into
-        `minionerec.data.contexts.SESSION_CONTEXTS`. There is a loss at every target of a window.
+        `minionerec.data.contexts.SESSION_CONTEXTS`, and `events`, int16, numbers of events from 1, 0 where unknown.
+        There is a loss at every target of a window.
     """
     files = {name: folder / f"{name}.npy" for name in _TYPES}
     return {name: np.load(file, mmap_mode="r") for name, file in files.items() if file.is_file()}
@@ -106,7 +123,7 @@ def some_rows(size: int, count: int, seed: int) -> np.ndarray:
 
 
 def held_out_windows(
-    rows: SplitExamples, table: SidTable, max_history: int, session_context: bool = False
+    rows: SplitExamples, table: SidTable, max_history: int, session_context: bool = False, events: bool = False
 ) -> SidWindows:
     """Validation examples as windows (`read_windows`) with a loss at the last item alone.
 
@@ -115,6 +132,7 @@ def held_out_windows(
         table: SIDs of the items.
         max_history: Most items that a history holds, H.
         session_context: Whether to give the session context of each target.
+        events: Whether to give the event of each item of the histories.
     """
     number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
     histories = number[rows.padded(max_history, "right")]
@@ -125,6 +143,8 @@ def held_out_windows(
     if session_context:
         windows["contexts"] = np.full(labels.shape, UNKNOWN, dtype=np.int8)
         windows["contexts"][each, last] = row_contexts(rows.times, len(rows))
+    if events:
+        windows["events"] = rows.padded_events(max_history, "right").astype(np.int16)
     return windows
 
 

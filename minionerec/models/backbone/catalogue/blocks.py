@@ -34,6 +34,7 @@ class Blocks:
         row: int64 (P,), row of each position in `histories`.
         slot: int64 (P,), column of each position in `histories`.
         contexts: int64 (P,), session context of the next item; unknown if None.
+        events: int64 (B, T), event of each item, from 1, 0 where unknown; all unknown if None.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Blocks:
         row: torch.Tensor,
         slot: torch.Tensor,
         contexts: torch.Tensor | None = None,
+        events: torch.Tensor | None = None,
     ):
         self.model, self.histories, self.row, self.slot = model, histories, row, slot
         self.contexts = ScoredPositions(row, slot, contexts=contexts).known_contexts
@@ -53,7 +55,8 @@ class Blocks:
         self.states = []
         for tower in model.each_tower():
             matrix = nn.functional.pad(tower.vectors(distinct - 1, *self.given), (0, 0, 1, 0))
-            self.states.append(tower.state(indices, ScoredPositions(row, slot, contexts=self.contexts), matrix))
+            at = ScoredPositions(row, slot, contexts=self.contexts, events=events)
+            self.states.append(tower.state(indices, at, matrix))
 
     def scores(self, columns: ColumnSubset, positions: slice = slice(None)) -> Iterator[torch.Tensor]:
         """Scores of some SIDs, float32 (P', C), tower by tower.

@@ -34,6 +34,8 @@ class CatalogueConfig(PreTrainedConfig):
         reach: Largest distance, in items, of counted pairs.
         decay: Factor of a pair's weight per step of distance.
         reverse: Weight of a pair in the reverse direction.
+        event_tokens: Vocabulary ids of the tokens of events, which stand behind SIDs and have vectors that are added to
+            those of the SIDs; empty without.
         session_tokens: Vocabulary ids of the tokens for the same session and a later one; empty if the model is not
             conditioned on the session context.
     """
@@ -65,6 +67,7 @@ class CatalogueConfig(PreTrainedConfig):
         reach: int = 10,
         decay: float = 0.6,
         reverse: float = 0.0,
+        event_tokens: Sequence[int] = (),
         session_tokens: Sequence[int] = (),
         **kwargs: Any,
     ):
@@ -91,5 +94,6 @@ class CatalogueConfig(PreTrainedConfig):
         self.reach = reach
         self.decay = decay
         self.reverse = reverse
+        self.event_tokens = list(event_tokens)
         self.session_tokens = list(session_tokens)
         super().__init__(**kwargs)

@@ -57,21 +57,40 @@ def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torc
     return sids, nodes
 
 
-def newest_items(sids: torch.Tensor, count: int) -> torch.Tensor:
-    """Gather the newest SIDs of sequences with gaps.
+def newest_items(sids: torch.Tensor, events: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gather the newest SIDs of sequences with gaps, and their events.
 
     Args:
         sids: int64 (B, T), SID numbers, -1 in gaps.
+        events: int64 (B, T), event of each SID, 0 where unknown.
         count: Maximum number of SIDs of a sequence.
 
     Returns:
-        int64 (B, H), numbers from 1, 0 after the end.
+        Two int64 (B, H): numbers from 1, 0 after the end; and events.
     """
-    order = (sids < 0).long().argsort(dim=1, stable=True)
-    packed = (sids.gather(1, order) + 1)[:, : max(1, int((sids >= 0).sum(1).max()))]
+    order = (sids < 0).long().argsort(dim=1, stable=True)[:, : max(1, int((sids >= 0).sum(1).max()))]
+    packed, packed_events = sids.gather(1, order) + 1, events.gather(1, order)
     lengths, width = (packed > 0).sum(1, keepdim=True), min(packed.shape[1], count)
     positions = torch.arange(width, device=sids.device) + (lengths - width).clamp(min=0)
-    return packed.gather(1, positions)
+    newest = packed.gather(1, positions)
+    return newest, packed_events.gather(1, positions).masked_fill(newest == 0, 0)
+
+
+def prompt_events(ids: torch.Tensor, mask: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+    """Event of the SID that ends at each token: that of the token behind it, if it is an event's.
+
+    Args:
+        ids: int64 (B, T), token ids.
+        mask: bool (B, T), False at padding.
+        tokens: Token ids of the events.
+
+    Returns:
+        int64 (B, T), numbers of events from 1, 0 for none.
+    """
+    marked = torch.zeros_like(ids)
+    for number, token in enumerate(tokens, start=1):
+        marked = marked.masked_fill((ids == token) & mask, number)
+    return nn.functional.pad(marked[:, 1:], (0, 1))
 
 
 def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
@@ -220,6 +239,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         sample: Sample | None = None,
         contexts: torch.Tensor | None = None,
         candidates: torch.Tensor | None = None,
+        events: torch.Tensor | None = None,
         **_: Any,
     ) -> CausalLMOutput:
         """Compute next-token logits of token sequences, or the distribution over SIDs (or its loss) of histories.
@@ -238,6 +258,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             contexts: int64 (B, T), with `histories`: session context of the SID after each position; unknown if None.
             candidates: bool (N,), with labels and without sample: the SIDs that the loss is normalised over, including
                 every label; all if None.
+            events: int64 (B, T), with `histories`: event of each item, from 1 by `config.event_tokens`, 0 where it is
+                unknown; all unknown if None.
 
         Returns:
             For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
@@ -253,17 +275,16 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
                 raise ValueError("give input_ids or histories.")
             return CausalLMOutput(logits=self._token_logits(input_ids, attention_mask))
         if labels is None:
-            newest = newest_slots(histories)
-            return CausalLMOutput(logits=self.leaf_log_probs(histories, None if contexts is None else contexts[newest]))
+            context = None if contexts is None else contexts[newest_slots(histories)]
+            return CausalLMOutput(logits=self.leaf_log_probs(histories, context, events=events))
         row, slot = (labels > 0).nonzero(as_tuple=True)
         contexts = None if contexts is None else contexts[row, slot].long()
         counted, targets = labels if leave_out else None, labels[row, slot] - 1
         if distribution:
-            positions = self._positions(histories, row, slot, counted, contexts)
+            positions = self._positions(histories, row, slot, counted, contexts, events)
             return CausalLMOutput(logits=self._log_probs(histories, positions))
-        losses = self._losses(
-            histories, ScoredPositions(row, slot, contexts=contexts), targets, counted, sample, candidates
-        )
+        at = ScoredPositions(row, slot, contexts=contexts, events=events)
+        losses = self._losses(histories, at, targets, counted, sample, candidates)
         total = losses.sum() if weights is None else losses @ weights[row, slot]
         return CausalLMOutput(loss=total / (num_items_in_batch or max(1, len(targets))))
 
@@ -277,10 +298,10 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         candidates: torch.Tensor | None,
     ) -> torch.Tensor:
         """Negative log-likelihood of the target at each position, averaged over towers: float32 (P,)."""
-        row, slot, contexts = at.row, at.slot, at.contexts
+        row, slot, contexts, events = at.row, at.slot, at.contexts, at.events
         if sample is not None:
             columns, _ = sample
-            positions = self.positions_at(histories, row, slot, columns, counted, contexts)
+            positions = self.positions_at(histories, row, slot, columns, counted, contexts, events)
             part = SidBlock.of(histories, columns, positions)
             losses = []
             for tower in self.each_tower():
@@ -289,9 +310,9 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
                 losses.append(sampled_losses(scores, sample, row, targets))
             return torch.stack(losses).mean(0)
         if self.by_blocks and not torch.is_grad_enabled() and counted is None:
-            return Blocks(self, histories, row, slot, contexts).losses(targets)
+            return Blocks(self, histories, row, slot, contexts, events).losses(targets)
         losses = []
-        for scores in self._scores(histories, self._positions(histories, row, slot, counted, contexts)):
+        for scores in self._scores(histories, self._positions(histories, row, slot, counted, contexts, events)):
             scores = scores if candidates is None else scores.masked_fill(~candidates, -torch.inf)
             losses.append(nn.functional.cross_entropy(scores.float(), targets, reduction="none"))
         return torch.stack(losses).mean(0)
@@ -309,7 +330,11 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return scores if self.popularity is None else self.popularity(scores, contexts, columns)
 
     def leaf_log_probs(
-        self, histories: torch.Tensor, contexts: torch.Tensor | None = None, older: torch.Tensor | None = None
+        self,
+        histories: torch.Tensor,
+        contexts: torch.Tensor | None = None,
+        older: torch.Tensor | None = None,
+        events: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Log-probabilities of all SIDs after the newest item.
 
@@ -318,15 +343,21 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             contexts: int64 (B,), session context of the next SID; unknown if None.
             older: int64 (B, O), SIDs seen before each history, which only the experts read; see
                 `minionerec.models.nn.experts.Experts.terms`.
+            events: int64 (B, T), see `forward`.
 
         Returns:
             float32 (B, N), in the order of SID numbers.
         """
-        positions = self._positions(histories, *newest_slots(histories), contexts=contexts)
+        positions = self._positions(histories, *newest_slots(histories), contexts=contexts, events=events)
         return self._log_probs(histories, positions, older)
 
     def masses(
-        self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, contexts: torch.Tensor | None = None
+        self,
+        histories: torch.Tensor,
+        rows: torch.Tensor,
+        slots: torch.Tensor,
+        contexts: torch.Tensor | None = None,
+        events: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Log-probabilities of all nodes of the trie at positions of histories, without leaving counts out.
 
@@ -335,13 +366,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             rows: int64 (P,), row of each position in `histories`.
             slots: int64 (P,), column of each position in `histories`.
             contexts: int64 (P,), session context of the SID after each position; unknown if None.
+            events: int64 (B, T), see `forward`.
 
         Returns:
             float32 (P, M).
         """
-        return self.node_log_probs(
-            self._log_probs(histories, self._positions(histories, rows, slots, contexts=contexts))
-        )
+        positions = self._positions(histories, rows, slots, contexts=contexts, events=events)
+        return self.node_log_probs(self._log_probs(histories, positions))
 
     def _log_probs(
         self, histories: torch.Tensor, positions: ScoredPositions, older: torch.Tensor | None = None
@@ -377,12 +408,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         slot: torch.Tensor,
         labels: torch.Tensor | None = None,
         contexts: torch.Tensor | None = None,
+        events: torch.Tensor | None = None,
     ) -> ScoredPositions:
-        """Positions with counts and contexts; with labels, counts of a position's own and later ones are excluded."""
+        """Positions with all inputs; with labels, counts of a position's own and later ones are excluded."""
         positions = (
             ScoredPositions(row, slot) if self.pairs is None else self.pairs.positions(histories, row, slot, labels)
         )
-        return replace(positions, contexts=contexts)
+        return replace(positions, contexts=contexts, events=events)
 
     def positions_at(
         self,
@@ -392,11 +424,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         columns: ColumnSubset,
         labels: torch.Tensor | None = None,
         contexts: torch.Tensor | None = None,
+        events: torch.Tensor | None = None,
     ) -> ScoredPositions:
         """Positions for the scores of some SIDs; see `minionerec.models.nn.history.PairCounts.positions_at`."""
         if self.pairs is None:
-            return ScoredPositions(row, slot, contexts=contexts)
-        return replace(self.pairs.positions_at(histories, row, slot, columns, labels), contexts=contexts)
+            return ScoredPositions(row, slot, contexts=contexts, events=events)
+        positions = self.pairs.positions_at(histories, row, slot, columns, labels)
+        return replace(positions, contexts=contexts, events=events)
 
     def row_tables(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Iterate over the parameters that a sampled loss indexes, with the indexed rows (with repeats).
@@ -430,20 +464,23 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         logits = torch.full((*ids.shape, self.config.vocab_size), torch.finfo(torch.float32).min, device=ids.device)
         trie, contexts = self.trie, prompt_contexts(ids, mask, sids, self.config.session_tokens)
         for position in range(ids.shape[1]):
-            histories = newest_items(sids[:, : position + 1], self.config.max_history)
-            masses = self.node_log_probs(self.leaf_log_probs(histories, contexts[:, position]))
+            known = slice(position + 1)
+            events = prompt_events(ids[:, known], mask[:, known], self.config.event_tokens)
+            histories, events = newest_items(sids[:, known], events, self.config.max_history)
+            masses = self.node_log_probs(self.leaf_log_probs(histories, contexts[:, position], events=events))
             children, present = trie.children(nodes[:, position])
             steps = masses.gather(1, children) - masses.gather(1, nodes[:, position, None])
             row, child = present.nonzero(as_tuple=True)
             logits[row, position, trie.tokens(children[row, child])] = steps[row, child]
         return logits
 
-    def read_prompts(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read the SIDs and session contexts of prompts.
+    def read_prompts(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Read the SIDs, the session contexts and the events of prompts.
 
         Returns:
-            SIDs, int64 (B, H), numbers from 1, 0 after the end; and contexts, int64 (B,), indices into
-            `minionerec.data.contexts.SESSION_CONTEXTS`.
+            SIDs, int64 (B, H), numbers from 1, 0 after the end; contexts, int64 (B,), indices into
+            `minionerec.data.contexts.SESSION_CONTEXTS`; and the event of each SID, int64 (B, H), numbers from 1, 0
+            where unknown.
 
         Raises:
             DataError: If a prompt ends inside an SID.
@@ -454,7 +491,9 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if inside:
             raise DataError(f"prompt {inside[0]} of the batch ends inside an SID; give whole SIDs.")
         contexts = prompt_contexts(ids, mask, sids, self.config.session_tokens)[:, -1]
-        return newest_items(sids, self.config.max_history), contexts
+        events = prompt_events(ids, mask, self.config.event_tokens)
+        histories, events = newest_items(sids, events, self.config.max_history)
+        return histories, contexts, events
 
     @property
     def reads_seen(self) -> bool:
@@ -476,12 +515,12 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """
         if not self.reads_seen or all(len(past) <= self.config.max_history for past in seen):
             return self
-        histories, contexts = self.read_prompts(prompts)
+        histories, contexts, events = self.read_prompts(prompts)
         lengths = (histories > 0).sum(1).tolist()
         older, _ = pad_left(
             [(past[: len(past) - length] + 1).tolist() for past, length in zip(seen, lengths, strict=True)], self.device
         )
-        return LeafModel(self.leaf_log_probs(histories, contexts, older), self.vocab_size)
+        return LeafModel(self.leaf_log_probs(histories, contexts, older, events), self.vocab_size)
 
     @property
     def vocab_size(self) -> int:
@@ -496,16 +535,17 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """
         if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing after an SID.")
-        histories, contexts = self.read_prompts(prompts)
+        histories, contexts, events = self.read_prompts(prompts)
         if self.by_blocks:
-            return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories), contexts))
-        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories, contexts)))
+            return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories), contexts, events))
+        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories, contexts, events=events)))
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
         """Log-probabilities of all SIDs, float32 (B, N); None if the trie has other SIDs, or for large catalogues."""
         if self.by_blocks or not self._generates(trie):
             return None
-        return self.leaf_log_probs(*self.read_prompts(prompts))
+        histories, contexts, events = self.read_prompts(prompts)
+        return self.leaf_log_probs(histories, contexts, events=events)
 
     def best_sids(
         self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
@@ -513,8 +553,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """The best SIDs of a large catalogue, block by block; None for others, see `OpensBranches.best_sids`."""
         if not (self.by_blocks and self._generates(trie)):
             return None
-        histories, contexts = self.read_prompts(prompts)
-        return Blocks(self, histories, *newest_slots(histories), contexts).best(k, guide)
+        histories, contexts, events = self.read_prompts(prompts)
+        return Blocks(self, histories, *newest_slots(histories), contexts, events).best(k, guide)
 
     def values_at_once(self, trie: Trie) -> int:
         """Number of values in memory while one prompt is scored, without those of the layers."""

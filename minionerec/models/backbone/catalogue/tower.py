@@ -35,6 +35,7 @@ class Tower(nn.Module):
             CausalLayer(width, config.num_attention_heads, config.intermediate_size, 0.0, 0.0, rotary=True)
             for _ in range(config.num_hidden_layers)
         )
+        self.events = nn.Embedding(1 + len(config.event_tokens), width) if config.event_tokens else None
         self.session_states = SessionStates(width) if config.session_tokens else None
         self.norm = nn.LayerNorm(width)
         self.history = HistoryScores(
@@ -122,7 +123,11 @@ class Tower(nn.Module):
             part = histories[rows, columns]
             first[rows] = count + torch.arange(len(rows), device=rows.device) * part.shape[1]
             count += part.numel()
-            x, mask = self.dropout(nn.functional.embedding(part, matrix)), causal_mask(part)
+            x = nn.functional.embedding(part, matrix)
+            if self.events is not None:
+                events = torch.zeros_like(part) if positions.events is None else positions.events[rows, columns]
+                x = x + self.events(events)
+            x, mask = self.dropout(x), causal_mask(part)
             for layer in self.layers:
                 x = layer(x, mask)
             parts.append(x.flatten(0, 1))

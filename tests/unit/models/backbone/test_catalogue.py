@@ -350,7 +350,7 @@ def test_prompts_are_read_as_histories(model):
         prompt(*range(1, 10)),  # more than the six that are read: the newest
         [WORDS[0]],
     ]
-    found, _ = model.read_prompts(rows)
+    found, _, _ = model.read_prompts(rows)
     assert found.tolist() == [[1, 9, 0, 0, 0, 0]] * 5 + [[4, 5, 6, 7, 8, 9], [0] * 6]
     one, other = (beam_search(model, [ids], trie(), N) for ids in (prompt(*range(1, 10)), prompt(*range(4, 10))))
     assert torch.equal(one.scores, other.scores)

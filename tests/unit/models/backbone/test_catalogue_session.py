@@ -85,7 +85,7 @@ def test_what_texts_tell_at_each_token():
 
 def test_questions_are_histories_and_session_contexts(model):
     rows = [prompt([1, 2], SAME), prompt([3], LATER), prompt([4, 5]), [*prompt([1], SAME), *generated(2)], MARKS[LATER]]
-    histories, conditioned = model.read_prompts(rows)
+    histories, conditioned, _ = model.read_prompts(rows)
     assert histories.tolist() == [[1, 2], [3, 0], [4, 5], [1, 2], [0, 0]]
     assert conditioned.tolist() == [SAME, LATER, UNKNOWN, UNKNOWN, LATER]
     assert built(conditioned=False).read_prompts(rows)[1].tolist() == [UNKNOWN] * 5
