@@ -21,6 +21,7 @@ from minionerec.models.backbone.pretrained import CONFIG_FILE
 from minionerec.models.decoding.decoder import decode_prompts, decoding_device
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.models.prompts.wording import event_token
 from minionerec.pipeline.config.recommend import ExportConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
@@ -133,7 +134,7 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
     task = bundle.wording.task("next_sid")
     completion, sid = builder.completion("next_sid", 0), bundle.table.sids[0]
     tail = completion[completion.index(sid) + len(sid) :]
-    lengths = (bundle.table.codes >= 0).sum(1)
+    lengths, events = (bundle.table.codes >= 0).sum(1), bundle.wording.events
     marks = (
         dict(zip(SESSION_CONTEXTS, ("", *bundle.wording.session_context), strict=True))
         if builder.prompt_uses_context("next_sid")
@@ -144,6 +145,7 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
         "template": task.prompt,
         "separator": bundle.wording.separator,
         **({"session_contexts": marks} if marks else {}),
+        **({"events": {name: event_token(number) for number, name in enumerate(events)}} if events else {}),
         "specials": builder.specials,
         "max_history": builder.corpus.max_history,
         "max_prompt_length": bundle.max_prompt_length,
@@ -359,6 +361,11 @@ stands in `template`, write `{same}` for an item of the newest one's session, `{
 nothing where you do not know. After an empty history write nothing. In `prompts.json` these are `session_contexts`.
 """
 
+_EVENTS = """
+The event of a history item may stand behind its SID, as one of the tokens `events` in `prompts.json`. Where none does,
+the event is unknown; the examples here have none.
+"""
+
 _SEEN = " It was trained on the examples of {splits}: metrics on these are not valid."
 
 
@@ -376,7 +383,8 @@ def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
         **counts,
         "examples": len(about["examples"]),
         "history": about["examples"][-1]["history"],
-        "conditioning": _CONDITIONING.format(**contexts) if contexts else "",
+        "conditioning": (_CONDITIONING.format(**contexts) if contexts else "")
+        + (_EVENTS if about.get("events") else ""),
         "argument": ', session_context="unknown"' if contexts else "",
         "context": 'session_context=about["session_contexts"][session_context if sids else "unknown"], '
         if contexts

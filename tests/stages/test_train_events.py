@@ -22,9 +22,10 @@ from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.pipeline.build_sids import run_build_sids
 from minionerec.pipeline.config.data import PrepareConfig
-from minionerec.pipeline.config.recommend import RecommendConfig
+from minionerec.pipeline.config.recommend import ExportConfig, RecommendConfig
 from minionerec.pipeline.config.sids import SidConfig
 from minionerec.pipeline.evaluate import run_eval
+from minionerec.pipeline.export import run_export
 from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.pipeline.recommend import run_recommend
 from minionerec.pipeline.sft import run_sft
@@ -214,6 +215,15 @@ def test_training_without_events_reads_none(shop, tmp_path):
     recommender = Recommender.load(tmp_path / "plain")
     history = ["i1", "i2"]
     assert recommender.recommend(history, events=["view", None]) == recommender.recommend(history)
+
+
+def test_an_export_names_the_tokens_of_events(shop, language, tmp_path):
+    settings = {"checkpoint": str(language), "corpus": str(shop / "corpus"), "output": str(tmp_path / "export")}
+    run_export(ExportConfig(**settings))
+    about = json.loads((tmp_path / "export" / "prompts.json").read_text())
+    names = load_bundle(language).wording.events
+    assert about["events"] == {name: f"<event_{number}>" for number, name in enumerate(names)}
+    assert "`events` in `prompts.json`" in (tmp_path / "export" / "README.md").read_text()
 
 
 def test_a_teacher_of_other_events_is_refused(shop, catalogue, tmp_path):
