@@ -157,7 +157,7 @@ class ColumnCode:
 
         Args:
             stored: From JSON.
-            where: What holds it, for messages.
+            where: What holds it, with which the message begins.
 
         Raises:
             ArtefactError: If it describes no codes.
@@ -169,7 +169,7 @@ class ColumnCode:
         except (TypeError, KeyError, ValueError):
             fits = False
         if not fits:
-            raise ArtefactError(f"{where}: {shown(stored)} describes no column of items. Train it again.")
+            raise ArtefactError(f"{where}: {shown(stored)} describes no column of items")
         return code
 
     def stored(self) -> dict[str, Any]:

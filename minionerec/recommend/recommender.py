@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -199,9 +200,11 @@ class Recommender:
     def _rearranged(
         self, request: Request, items: Sequence[int], scores: Sequence[float]
     ) -> tuple[Sequence[int], Sequence[float]]:
-        """The list of a request with `boost` or `at_most` from a longer one, best first."""
+        """The list of a request with `boost`, `at_most` or `diversity` from a longer one, best first."""
         values = np.array(scores, dtype=np.float64) + self._boosts(request, items)
         order = np.argsort(-values, kind="stable").tolist()
+        if request.diversity and len(items) and self._item_vectors is not None:
+            order = _marginal_order(values, self._item_vectors[np.asarray(items)], request.diversity)
         limits = request.at_most or {}
         counts: Counter[tuple[str, Any]] = Counter()
         chosen: list[int] = []
@@ -214,6 +217,15 @@ class Recommender:
             counts.update(filled if fits else ())
         listed = [*chosen, *others][: request.k]
         return [items[position] for position in listed], [float(values[position]) for position in listed]
+
+    @cached_property
+    def _item_vectors(self) -> np.ndarray | None:
+        """Vectors of items in the model, of length 1, float32 (N, D); None where it has none."""
+        vectors = getattr(self.ranker, "item_vectors", None)
+        if vectors is None:
+            return None
+        unit: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return unit
 
     @property
     def context(self) -> frozenset[str]:
@@ -292,6 +304,8 @@ class Recommender:
             kind = self.items.column(name, f"boost.{name}").kind
             if kind != CHOICE:
                 raise RequestError(f"boost.{name}", f"is a column of {kind} values; only texts can be boosted.")
+        if request.diversity and self._item_vectors is None:
+            raise RequestError("diversity", "compares vectors of items, which this model does not have. Leave it out.")
         if request.boost and self.sids is None:
             raise RequestError("boost", "multiplies probabilities, which this model does not have. Leave it out.")
 
@@ -338,6 +352,27 @@ class Recommender:
             Recommended(ids[item], titles[item], None if self.sids is None else self.sids[item], score, chance, own)
             for (item, score), chance, own in zip(pairs, known, cells, strict=True)
         )
+
+
+def _marginal_order(scores: np.ndarray, vectors: np.ndarray, diversity: float) -> list[int]:
+    """The order of maximal marginal relevance; see `Request.diversity`.
+
+    Args:
+        scores: float64 (M,).
+        vectors: float32 (M, D), of length 1.
+        diversity: From 0 to 1.
+    """
+    lowest, span = scores.min(), scores.max() - scores.min()
+    relevance = (1 - diversity) * ((scores - lowest) / span if span > 0 else np.ones(len(scores)))
+    nearest = np.zeros(len(scores))  # cosine to the most similar item before; nothing is before the first
+    left, order = np.ones(len(scores), dtype=bool), list[int]()
+    for position in range(len(scores)):
+        chosen = int(np.where(left, relevance - diversity * nearest, -np.inf).argmax())
+        order.append(chosen)
+        left[chosen] = False
+        cosines = vectors @ vectors[chosen]
+        nearest = cosines if position == 0 else np.maximum(nearest, cosines)
+    return order
 
 
 def _as_times(times: Any) -> Any:

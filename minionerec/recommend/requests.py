@@ -112,13 +112,14 @@ def name_shown(name: str) -> str:
 
 
 LONGER = 10
-"""How many times as long as a list the one is that `boost` and `at_most` choose from."""
+"""How many times as long as a list the one is that `boost`, `at_most` and `diversity` choose from."""
 _ID = Annotated[str, expected("an item id: a text or a whole number")]
 Ids = Annotated[Collection[str], list_of(_ID, before=as_ids)]
 TIME = "an ISO date such as 2018-11-05T12:30:00, or a number of seconds since 1970"
 Names = Annotated[Collection[str], list_of(Annotated[str, expected("the name of a column")])]
 _Event = Annotated[str, expected("the name of an event")]
 Factor = Annotated[float, Field(gt=0, le=1e6), expected("a number above 0, at most 1000000")]
+Share = Annotated[float, Field(ge=0, le=1), expected("a number from 0 to 1")]
 Most = Annotated[int, Field(ge=1), expected("a whole number from 1")]
 Time = Annotated[Annotated[str, Field(max_length=64)] | int | float, expected(TIME)]
 
@@ -152,6 +153,10 @@ class Request:
             items; only models with probabilities take them.
         at_most: How many items of one value a list may have, by column: {"brand": 2}. The best that fit are taken from
             the `LONGER` · k best items; if these are too few, the best of the others follow, so that the list is full.
+        diversity: How much a list is of unlike items, from 0 to 1: each next item of the `LONGER` · k best is the one
+            with the largest (1 - diversity) · score - diversity · cosine to the most similar item before it, scores
+            scaled to [0, 1] (maximal marginal relevance; Carbonell and Goldstein, "The Use of MMR", 1998), by the
+            vectors of items in the model.
 
     Raises:
         RequestError: If a field is invalid, with its value and what is expected.
@@ -206,10 +211,14 @@ class Request:
         Field(description="how many items of one value a list may have, by column; the list stays full"),
     ] = None
 
+    diversity: Annotated[
+        Share, Field(description="0 to 1: how much unlike items are preferred, by the vectors of items in the model")
+    ] = 0.0
+
     @property
     def is_rearranged(self) -> bool:
         """Whether its list is made of a longer one."""
-        return bool(self.boost or self.at_most)
+        return bool(self.boost or self.at_most or self.diversity)
 
     @model_validator(mode="wrap")
     @classmethod

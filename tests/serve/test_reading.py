@@ -38,9 +38,11 @@ def test_a_full_request_is_read():
         "session_context": "later",
         "times": ["2018-11-05", None],
         "now": 1.5,
+        "events": ["view", None],
         "columns": ["price"],
         "boost": {"department": {"Tea": 1.5}},
         "at_most": {"department": 2},
+        "diversity": 0.5,
     }
     requests, single = read_call(read_json(json.dumps(body).encode()), LIMITS)
     assert ([asdict(request) for request in requests], single) == ([body], True)
@@ -57,9 +59,11 @@ def test_a_full_request_is_read():
                 "later",
                 ["2018-11-05", None],
                 1.5,
+                ["view", None],
                 ["price"],
                 {"department": {"Tea": 1.5}},
                 {"department": 2},
+                0.5,
             )
         )
         == body
@@ -168,6 +172,13 @@ def test_a_name_given_twice_is_named():
         ({"at_most": {f"c{i}": 1 for i in range(33)}}, "at_most", "has 33 conditions; at most 32 are allowed."),
         ({"boost": {"a": {"b": -1}}}, "boost.a.b", "is -1; expected a number above 0, at most 1000000."),
         ({"boost": {"a": {}}}, "boost.a", "is empty; expected at least one."),
+        ({"diversity": -0.1}, "diversity", "is -0.1; expected a number from 0 to 1."),
+        ({"history": ["a"], "events": [1]}, "events[0]", "is 1; expected the name of an event."),
+        (
+            {"history": ["a"], "events": []},
+            "events",
+            "has 0 events for 1 items of the history; give one for each, null where it is not known.",
+        ),
         ({"columns": ["a"] * 33}, "columns", "has 33 names of columns; at most 32 are allowed."),
         ({"requests": [{"where": {"a": None}}]}, "requests[0].where.a", "is null; expected true"),
         ({"requests": [{}], "k": 5}, "k", "is unknown; expected requests."),

@@ -1,5 +1,6 @@
 """The stage that trains a catalogue model: its data, its rewards by hand, end to end, killed, and what is refused."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from support.checkpoints import save_checkpoint
 from support.examples import keep_in_blocks, several_files, sid_windows
 from support.kill import Point, stage_in_child
 from support.processes import keeping_weights, stage_in_processes
+from support.small_shop import sign
 from support.training import (
     N_ITEMS,
     Killed,
@@ -186,6 +188,20 @@ def test_columns_of_items_are_added_to_their_vectors(trained, tmp_path, vectors)
         again = column_gains(model, heldout)
     assert torch.equal(model.text, whole)
     assert again["without"] == pytest.approx(gains["without"], abs=1e-3)
+
+
+def test_a_damaged_description_of_columns_is_refused(trained, tmp_path):
+    folder, _ = trained
+    with_columns(Corpus.load(folder / "corpus")).save(tmp_path / "corpus", config={}, inputs={})
+    changes = {"corpus": str(tmp_path / "corpus"), "item_columns": ["brand"], "epochs": 0.1}
+    run_catalogue(catalogue_config(folder, **changes, output=str(tmp_path / "out")))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    for column, message in (({"role": "text"}, "describes no column"), ({"values": ["x"] * 99}, "wider than text_wid")):
+        stored = [{**config["item_columns"][0], **column}]
+        (tmp_path / "out" / "config.json").write_text(json.dumps({**config, "item_columns": stored}))
+        sign(tmp_path / "out")
+        with pytest.raises(ArtefactError, match=message):
+            load_bundle(tmp_path / "out")
 
 
 def test_the_rank_of_a_held_out_target_is_that_of_the_whole_distribution(trained):

@@ -114,6 +114,26 @@ class LanguageRanker:
         return self.bundle.table
 
     @cached_property
+    def item_vectors(self) -> np.ndarray | None:
+        """The vector of each item's SID in the model, float32 (N, D).
+
+        It is that of all towers of a catalogue model, side by side; of a language model the mean of the input vectors
+        of the SID's tokens.
+        """
+        table, model = self.bundle.table, self.bundle.model
+        with torch.inference_mode():
+            if isinstance(model, CatalogueModel):
+                parts = [tower.matrix(*model.given())[1:] for tower in model.each_tower()]
+                vectors = torch.cat(parts, 1)
+            else:
+                codes, present = torch.from_numpy(table.distinct_codes), torch.from_numpy(table.distinct_codes >= 0)
+                ids = torch.from_numpy(self.bundle.code_ids)[torch.arange(codes.shape[1]), codes.clamp(min=0)]
+                rows = model.get_input_embeddings().weight[ids.to(model.device)].float().cpu()
+                vectors = (rows * present[..., None]).sum(1) / present.sum(1, keepdim=True)
+        found: np.ndarray = vectors.float().cpu().numpy()[table.sid_numbers]
+        return found
+
+    @cached_property
     def trie(self) -> Trie:
         """Their trie, on the model's device."""
         return Trie.build(self.bundle.table.codes, self.bundle.code_ids).to(torch.device(self.bundle.model.device))
@@ -306,6 +326,8 @@ class TitleRanker(LanguageRanker):
     Items of one title follow one another, the more popular in training first, then the one whose id comes first. The
     end of a title is part of it and of its score.
     """
+
+    item_vectors = None
 
     @cached_property
     def table(self) -> Titles:

@@ -1,5 +1,7 @@
 """Trained sequential models as rankers."""
 
+from functools import cached_property
+
 import numpy as np
 import torch
 
@@ -38,6 +40,13 @@ class SequentialRanker:
     def context(self) -> frozenset[str]:
         """What it reads of queries beside their histories: the session context, of models that were trained with it."""
         return frozenset() if self.model.session_states is None else frozenset({"session_context"})
+
+    @cached_property
+    def item_vectors(self) -> np.ndarray:
+        """The vectors that items are scored with, float32 (N, D)."""
+        with torch.inference_mode():
+            vectors: np.ndarray = self.model.item_matrix()[1 : self.model.num_items + 1].float().cpu().numpy()
+        return vectors
 
     @torch.no_grad()
     def scores(self, queries: Queries) -> torch.Tensor:

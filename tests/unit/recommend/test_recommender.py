@@ -157,6 +157,34 @@ def test_boosted_items_are_ordered_by_boosted_probability(recommenders, kind):
     assert all(item.columns == {} for item in plain.values())
 
 
+@pytest.mark.parametrize("kind", ["language", "catalogue", "sequential"])
+@pytest.mark.parametrize("diversity", [0.3, 0.9, 1.0])
+def test_diverse_lists_are_those_of_maximal_marginal_relevance(recommenders, kind, diversity):
+    recommender = recommenders[kind]
+    plain = recommender.recommend(["v"], 6).items
+    index = [recommender.items.index(item.item_id) for item in plain]
+    vectors = recommender.ranker.item_vectors[index].astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    scores = np.array([item.score for item in plain])
+    relevance, order = (scores - scores.min()) / (scores.max() - scores.min()), []
+    while len(order) < 6:
+        left = [number for number in range(6) if number not in order]
+        nearest = [max((vectors[number] @ vectors[before] for before in order), default=0.0) for number in left]
+        values = [
+            (1 - diversity) * relevance[number] - diversity * near for number, near in zip(left, nearest, strict=True)
+        ]
+        order.append(left[int(np.argmax(values))])
+    found = recommender.recommend(["v"], 6, diversity=diversity).items
+    assert found == tuple(plain[number] for number in order)
+    assert recommender.recommend(["v"], 3, diversity=diversity).items == found[:3]
+    assert recommender.recommend(["v"], 6, diversity=0).items == plain
+
+
+def test_a_model_without_vectors_of_items_makes_no_diverse_lists(recommenders):
+    with pytest.raises(RequestError, match="diversity: compares vectors of items, which this model does not have"):
+        recommenders["baseline"].recommend(["u"], diversity=0.5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_user_and_a_long_history_get_lists(recommenders, kind):
     new, long = recommenders[kind].recommend_many([[], list("uvwxyz") * 5], 3)
@@ -186,6 +214,7 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         ({"columns": ["size"]}, r"columns\[0\]: is not a column of the items; columns: shelf, price"),
         ({"at_most": {"size": 1}}, "at_most.size: is not a column of the items"),
         ({"at_most": {"shelf": 0}}, "at_most.shelf: is 0; expected a whole number from 1"),
+        ({"diversity": 1.5}, "diversity: is 1.5; expected a number from 0 to 1"),
         ({"boost": {"price": {"1": 2.0}}}, "boost.price: is a column of number values; only texts can be boosted"),
         ({"boost": {"shelf": {"1a": 0.0}}}, "boost.shelf.1a: is 0.0; expected a number above 0"),
         ({"histroy": ["u"]}, "histroy: is unknown; expected history, k, exclude_seen, only, without, where, unknown"),

@@ -160,6 +160,10 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """
         if not np.array_equal(self.codes.cpu().numpy(), codes):
             return "its SIDs differ"
+        try:
+            self.item_columns()
+        except ArtefactError as error:
+            return str(error)
         if self.config.code_vectors:
             largest, sizes = self.code_rows.amax(1).tolist(), list(self.config.code_sizes)
             fits = len(largest) == len(sizes) and all(row < size for row, size in zip(largest, sizes, strict=True))
@@ -177,11 +181,11 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """The columns of the items whose codes are the last entries of `text`.
 
         Raises:
-            ArtefactError: If the configuration describes no columns.
+            ArtefactError: If the configuration describes no columns, or wider ones than the model has.
         """
-        columns = [ColumnCode.read(stored, "config.json: item_columns") for stored in self.config.item_columns]
+        columns = [ColumnCode.read(stored, "item_columns of config.json") for stored in self.config.item_columns]
         if sum(column.width for column in columns) > self.config.text_width:
-            raise ArtefactError("config.json: item_columns are wider than the given vectors of SIDs. Train it again.")
+            raise ArtefactError("item_columns of config.json are wider than text_width")
         return columns
 
     @property
