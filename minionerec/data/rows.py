@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -321,7 +321,7 @@ def mapped(parts: Iterable[SplitExamples], folder: Path | None, timed: bool) -> 
             times = {name: getattr(rows.times, name) for name in _TIMES if timed}
             yield {"items": rows.items, **bounds, "targets": rows.targets, **times}
 
-    found = mapped_parts(folder, _COLUMNS | (_TIMES if timed else {}), columns())
+    found: dict[str, Any] = mapped_parts(folder, _COLUMNS | (_TIMES if timed else {}), columns())
     times = RowTimes(*(found.pop(name) for name in _TIMES)) if timed else None
     users = np.broadcast_to(np.int32(0), len(found["targets"]))
     return SplitExamples(user_ids=np.array([""], dtype=object), user_numbers=users, **found, times=times)

@@ -210,7 +210,10 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         towers=config.towers,
         **{part: part not in config.without for part in PARTS},
     )
-    counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
+    counts: dict[str, Any] = {
+        "windows": len(windows["histories"]),
+        "targets": int(target_counts(windows, table.n_unique).sum()),
+    }
     logger.info(
         "Training %s parameters in %d tower(s) on %s windows with %s targets; %s transition counts.",
         f"{bundle.model.num_parameters():,}",

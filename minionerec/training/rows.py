@@ -206,8 +206,9 @@ def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
     """Number of tokens of each window with all of its events: int64 (W,)."""
     lengths, events = np.diff(texts.offsets), texts.events_of(windows)
     before = np.concatenate([[0], np.cumsum(lengths[windows.items] + lengths[events])])
-    tokens: np.ndarray = before[windows.ends] - before[windows.begins] + lengths[texts.n_items]
-    return tokens - lengths[events[windows.ends - 1]]
+    last = lengths[events[windows.ends - 1]]
+    tokens: np.ndarray = before[windows.ends] - before[windows.begins] + lengths[texts.n_items] - last
+    return tokens
 
 
 def window_columns(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -128,7 +129,7 @@ class LanguageRanker:
             else:
                 codes, present = torch.from_numpy(table.distinct_codes), torch.from_numpy(table.distinct_codes >= 0)
                 ids = torch.from_numpy(self.bundle.code_ids)[torch.arange(codes.shape[1]), codes.clamp(min=0)]
-                rows = model.get_input_embeddings().weight[ids.to(model.device)].float().cpu()
+                rows = cast(torch.Tensor, model.get_input_embeddings().weight)[ids.to(model.device)].float().cpu()
                 vectors = (rows * present[..., None]).sum(1) / present.sum(1, keepdim=True)
         found: np.ndarray = vectors.float().cpu().numpy()[table.sid_numbers]
         return found
