@@ -89,9 +89,9 @@ def run_words(words: Sequence[str], threads: int | None, stdout: Any = None) -> 
         threads: CPU threads of its process.
         stdout: Where its standard output goes, as `subprocess.run` takes it.
     """
-    with _found_deepspeed_file(list(words)) as found:
+    with _with_deepspeed_file(list(words)) as resolved:
         return subprocess.run(
-            [sys.executable, *found], stdout=stdout, text=True, env=stage_environment(threads), check=False
+            [sys.executable, *resolved], stdout=stdout, text=True, env=stage_environment(threads), check=False
         )
 
 
@@ -104,9 +104,9 @@ def started_words(words: Sequence[str], threads: int | None, log: Any) -> Iterat
         threads: CPU threads of its process.
         log: An open file for its output and messages; None for this process's own streams.
     """
-    with _found_deepspeed_file(list(words)) as found:
+    with _with_deepspeed_file(list(words)) as resolved:
         yield subprocess.Popen(
-            [sys.executable, *found],
+            [sys.executable, *resolved],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=None if log is None else subprocess.STDOUT,
@@ -116,7 +116,7 @@ def started_words(words: Sequence[str], threads: int | None, log: Any) -> Iterat
 
 
 @contextmanager
-def _found_deepspeed_file(words: list[str]) -> Iterator[list[str]]:
+def _with_deepspeed_file(words: list[str]) -> Iterator[list[str]]:
     """The same words; where a launch file names a shipped DeepSpeed file, with a launch file of its full path."""
     if "--config_file" not in words:
         yield words

@@ -11,7 +11,7 @@ from support.paths import ROOT
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.pipeline.cli import run
 from minionerec.pipeline.cli.init import BASE
-from minionerec.pipeline.cli.plan import Job, Plan, between, config_values, jobs_before, plan_of
+from minionerec.pipeline.cli.plan import Job, Plan, config_values, jobs_before, plan_of, selected_jobs
 from minionerec.pipeline.cli.recipes import DEMO, copy_recipe, find_recipe, read_recipe, shipped_recipes
 from minionerec.pipeline.cli.run import ensure_before, parsed_changes, parsed_seeds
 from minionerec.pipeline.stages import STAGES
@@ -153,7 +153,7 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         (f"launch: nowhere.yaml\nsteps: {{{SFT}}}", r"launch is 'nowhere.yaml', but there is no such file"),
         ("- sft", r"expected a mapping"),
         ("base: nowhere", r"mine.yaml, line 1: base: nowhere: no such recipe"),
-        ("base: mine", r"line 1: base is 'mine', which is based on this file itself, by way of mine"),
+        ("base: mine", r"line 1: base is 'mine', which is based on this file, by way of mine"),
         ("base: demo\nwithout: [sftt]", r"line 2: without names 'sftt'; the steps of the base: data, sids, catalogue"),
         ("base: demo\nwithout: sftt", r"line 2: without is 'sftt'; expected a list"),
         (
@@ -176,11 +176,11 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         ),
         (
             "output: x\nsteps:\n  sft: {corpus: c, sids: s, output: y}\n  grpo: {corpus: c, checkpoint: d, output: y}",
-            r"sft and grpo both write y; give each an out",
+            r"grpo writes y, and sft writes y; give each an output of its own, none inside another",
         ),
         (
             "output: x\nsteps:\n  sft: {corpus: c, sids: s}\n  grpo: {corpus: c, checkpoint: d, output: x/sft/y}",
-            r"grpo writes x/sft/y, inside the output of sft; give each an output of its own",
+            r"grpo writes x/sft/y, and sft writes x/sft; give each an output of its own, none inside another",
         ),
         (f"output: runs/{{sft}}\nsteps:\n  {SFT}\n", r"line 1: output is 'runs/{sft}', but .* holds no placeholders"),
     ],
@@ -301,15 +301,25 @@ def test_a_copy_replaces_nothing(tmp_path):
 
 
 def test_a_part_of_a_recipe_is_named_by_its_steps():
-    jobs = plan_of("demo")
-    assert between(jobs, None, None, "demo") == jobs
-    assert [key.step for key in between(jobs, "sft", "grpo", "demo")] == ["sft", "eval_sft", "grpo"]
-    with pytest.raises(ConfigError, match=r"--from nowhere: demo has no such step. Its steps: data, sids, "):
-        between(jobs, "nowhere", None, "demo")
-    with pytest.raises(ConfigError, match=r"--until nowhere: demo has no such step"):
-        between(jobs, None, "nowhere", "demo")
-    with pytest.raises(ConfigError, match=r"--from grpo comes after --until sft in demo"):
-        between(jobs, "grpo", "sft", "demo")
+    plan = Plan(read_recipe("demo"))
+    assert selected_jobs(plan) == plan.all()
+    assert [key.step for key in selected_jobs(plan, None, "sft", "grpo")] == ["sft", "eval_sft", "grpo"]
+    assert [key.step for key in selected_jobs(plan, ["eval_sft"], "catalogue", "sft")] == ["catalogue", "sft"]
+
+
+@pytest.mark.parametrize(
+    ("only", "first", "last", "message"),
+    [
+        (None, "nowhere", None, r"--from nowhere: demo/language has no such step. Its steps: data, sids, "),
+        (None, None, "nowhere", r"--until nowhere: demo/language has no such step"),
+        (["sft", "nowhere"], None, None, r"--only nowhere: demo/language has no such step. Its steps: data, sids, "),
+        (["sids"], "grpo", None, r"--from grpo: demo/language has no such step. Its steps: data, sids\.$"),
+        (None, "grpo", "sft", r"--from grpo comes after --until sft in demo/language"),
+    ],
+)
+def test_a_part_that_is_not_there_is_refused(only, first, last, message):
+    with pytest.raises(ConfigError, match=message):
+        selected_jobs(Plan(read_recipe("demo")), only, first, last)
 
 
 def settings(stage, **values):
@@ -412,7 +422,7 @@ def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path, monkeyp
     )
     jobs = plan_of(path)
     assert [key.title for key in jobs] == [
-        "data", "one, seed 3", "other, seed 3", "sids", "eval, seed 3", "one, seed 5", "other, seed 5", "eval, seed 5",
+        "data", "sids", "one, seed 3", "other, seed 3", "eval, seed 3", "one, seed 5", "other, seed 5", "eval, seed 5",
         "levels", "report",
     ]  # fmt: skip
     by_title = {key.title: job for key, job in jobs.items()}
