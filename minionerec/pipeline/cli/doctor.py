@@ -99,7 +99,7 @@ def _gb(size: int) -> str:
 
 
 def _artefacts(root: Path) -> Iterator[str]:
-    """One line for each artefact and each unfinished run below a folder."""
+    """The lines of the artefacts and unfinished runs below a folder."""
     for folder in sorted({file.parent for name in (MANIFEST, RECORD_FILE) for file in root.rglob(name)}):
         path = folder.relative_to(root)
         if not any(part.startswith(".") for part in path.parts):
@@ -184,5 +184,5 @@ def _value(value: Any) -> str:
 
 def run_doctor(program: str) -> None:
     """Print the page."""
-    given = doctor_arguments(program).parse_args()
-    print("\n".join(report(given.folder, given.recipe)))
+    options = doctor_arguments(program).parse_args()
+    print("\n".join(report(options.folder, options.recipe)))

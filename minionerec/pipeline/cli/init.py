@@ -97,28 +97,28 @@ def run_init(program: str) -> None:
         DataError: If a table cannot be used.
     """
     parser = init_arguments(program)
-    given = parser.parse_args()
-    if [] in (given.items, given.interactions, given.name):  # what argparse gives for it
+    options = parser.parse_args()
+    if [] in (options.items, options.interactions, options.name):  # what argparse gives for it
         parser.error("-- is not a value")
-    name = given.name.removesuffix(".yaml")
+    name = options.name.removesuffix(".yaml")
     if not all(map(NAME.fullmatch, name.split("/"))) or name in (BASE, f"{BASE}/{USUAL}"):  # which would hide its base
         raise ConfigError(
-            f"NAME is {shown(given.name)}; expected letters, digits, spaces, -, _ and ., at most 60, in folders below "
-            "this one if divided by /, such as shop or eu/shop. Choose another."
+            f"NAME is {shown(options.name)}; expected letters, digits, spaces, -, _ and ., at most 60, in folders "
+            "below this one if divided by /, such as shop or eu/shop. Choose another."
         )
     file = Path(f"{name}.yaml")
     if file.exists():
         raise _exists(file)
-    minutes = float(convert(given.minutes, float, "--minutes"))
+    minutes = float(convert(options.minutes, float, "--minutes"))
     config = PrepareConfig(
         source="tables",
-        items=given.items,
-        interactions=given.interactions,
-        max_bad_rows=int(convert(given.max_bad_rows, int, "--max_bad_rows")),
-        targets=convert(given.targets, list[str], "--targets"),
-        where=given.where,
+        items=options.items,
+        interactions=options.interactions,
+        max_bad_rows=int(convert(options.max_bad_rows, int, "--max_bad_rows")),
+        targets=convert(options.targets, list[str], "--targets"),
+        where=options.where,
         output=str(Path("runs", name)),
-        columns=convert(given.columns, dict[str, str | None], "--columns"),
+        columns=convert(options.columns, dict[str, str | None], "--columns"),
     )
     texts = {"items": config.items, "interactions": config.interactions, "where": config.where}
     texts |= {f"columns {kind}": column for kind, column in config.columns.items()}
@@ -142,12 +142,11 @@ def run_init(program: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "x", encoding="utf-8") as opened:  # of two that write it, one does
             opened.write(recipe)
-    except FileExistsError:
-        raise _exists(file) from None
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.") from None
+        problem = ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.")
+        raise (_exists(file) if file.exists() else problem) from None
     print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(duration)} on one core.")
-    print(f"Run them with: minionerec run {shlex.quote(given.name)}")
+    print(f"Run them with: minionerec run {shlex.quote(options.name)}")
 
 
 def _exists(file: Path) -> ConfigError:
@@ -356,9 +355,9 @@ def recipe_text(
     chosen, times = _steps(shape, minutes, paces)
     defaults = PrepareConfig.__dataclass_fields__
     keys = ("items", "interactions", "columns", "targets", "where", "max_bad_rows")
-    given = {key: getattr(config, key) for key in keys}
-    given = {key: (value, "") for key, value in given.items() if value != default_of(defaults[key])}
-    chosen["corpus"] = {**given, **chosen["corpus"]}
+    values = {key: getattr(config, key) for key in keys}
+    values = {key: (value, "") for key, value in values.items() if value != default_of(defaults[key])}
+    chosen["corpus"] = {**values, **chosen["corpus"]}
     chosen["report"] = {"title": (name, "")}
     lines = [
         f"# {name}: {_size(shape)}.",

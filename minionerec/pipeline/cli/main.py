@@ -62,9 +62,9 @@ def _completion(program: str) -> None:
 
 
 def _recipes(program: str) -> None:
-    given = recipe_arguments(program).parse_args()
-    if given.action == "copy":
-        file = copy_recipe(given.recipe, given.file)
+    options = recipe_arguments(program).parse_args()
+    if options.action == "copy":
+        file = copy_recipe(options.recipe, options.file)
         print(f"{len(plan_of(file))} steps in {file}; run them with: minionerec run {shlex.quote(str(file))}")
         return
     recipes = shipped_recipes()

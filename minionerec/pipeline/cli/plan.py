@@ -36,25 +36,25 @@ class Key(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
+        """Name in messages."""
         return self.step if self.seed is None else f"{self.step}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One step of a plan, ready to be started.
+    """A step of a plan, ready to be started.
 
     Attributes:
-        key: Its step.
-        spec: The stage.
-        settings: Its settings.
+        key: Step and seed.
+        spec: Stage of the step.
+        settings: Settings of the stage.
         config: The value of `--config`: RECIPE#STEP, or the file that the settings are written to, if they are not
             those of the recipe's file.
-        values: The settings that are given, without defaults.
-        needs: Its dependencies: the steps whose outputs it reads.
+        values: Settings that are given, without defaults.
+        needs: Jobs whose outputs it reads.
         launch: File for `accelerate launch --config_file`; chosen by the machine if None.
         threads: CPU threads of its process; the library's own choice if None.
-        log: Its log file; None where there is none.
+        log: Log file; None if it prints to the terminal.
     """
 
     key: Key
@@ -69,18 +69,18 @@ class Job:
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
+        """Name in messages."""
         return self.key.title
 
     @property
     def output(self) -> Path | None:
-        """Its output, None where it writes nothing."""
+        """Output; None if it only prints."""
         output = isinstance(self.settings, StageConfig) and self.settings.output
         return Path(os.path.normpath(output)) if output else None
 
     @property
     def folder(self) -> Path:
-        """The output of a job that writes one."""
+        """Output of a job that writes one."""
         return Path(str(self.output))
 
     def words(self) -> list[str]:
@@ -102,13 +102,12 @@ class Job:
         Raises:
             ConfigError: If its recipe holds others now.
         """
-        if "#" in self.config:
-            if config_values(type(self.settings), self.config) != self.values:
-                raise ConfigError(f"{self.config}: was changed since this run began. Run the same command again.")
-        else:
+        if self.config.endswith(".yaml"):
             file = Path(self.config)
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomic(file, f"# {self.title}\n{yaml.safe_dump(dict(self.values), sort_keys=False)}")
+        elif config_values(type(self.settings), self.config) != self.values:
+            raise ConfigError(f"{self.config}: was changed since this run began. Run the same command again.")
 
 
 @dataclass
@@ -128,28 +127,28 @@ class Plan:
     above: tuple[str, ...] = ()
 
     @cached_property
-    def repeated(self) -> Mapping[str, Sequence[int]]:
-        """Seeds of each step that is run with several: trainings that take them, and steps that read such a step."""
-        repeated: dict[str, Sequence[int]] = {}
+    def step_seeds(self) -> dict[str, Sequence[int | None]]:
+        """Step to the seeds that it is run with, None alone if it is run once.
+
+        Trainings that take a seed are repeated, and steps that read the output of such a step.
+        """
+        step_seeds: dict[str, Sequence[int | None]] = {}
         seeds = self.seeds or self.recipe.settings.seeds
-        for step in self.recipe.steps.values():
+        for name, step in self.recipe.steps.items():
+            filler = _Filler(self, step)
+            step_seeds[name] = [None]
             if seeds and not step.once and step.spec.seeds != "all":
-                filler = _Filler(self, step)
                 filler.fill([step.config, step.values], step.where)
-                if self._takes_seed(step) or not repeated.keys().isdisjoint(filler.steps):
-                    repeated[step.name] = seeds
-        return repeated
+                if self._takes_seed(step) or any(step_seeds[read] == seeds for read in filler.steps):
+                    step_seeds[name] = seeds
+        return step_seeds
 
     def _takes_seed(self, step: RecipeStep) -> bool:
         """Whether a step is a training that the seed of a recipe is given to."""
         return step.spec.seeds == "each" and (bool(self.seeds) or "seed" not in step.values)
 
-    def seeds_of(self, name: str) -> Sequence[int | None]:
-        """The seeds that a step is run with; None alone if it is run once."""
-        return self.repeated.get(name, [None])
-
     def all(self) -> dict[Key, Job]:
-        """Every job, in the order of the steps; one seed after another, so that an early stop leaves every step one.
+        """Make all jobs, in the order of the steps, one seed after another: an early stop leaves whole seeds.
 
         Raises:
             ConfigError: If a placeholder is unknown, settings do not fit, or two steps write one output.
@@ -157,7 +156,7 @@ class Plan:
         jobs: dict[Key, Job] = {}
         ranks: dict[Key, int] = {}
         for name in self.recipe.steps:
-            for rank, seed in enumerate(self.seeds_of(name)):
+            for rank, seed in enumerate(self.step_seeds[name]):
                 job = jobs[Key(name, seed)] = self.job(name, seed)
                 ranks[job.key] = max([rank, *(ranks[need] for need in job.needs)])
         by_output = _by_output(jobs)
@@ -185,7 +184,7 @@ class Plan:
         with located(where):
             values = config_values(step.kind, config, self.recipe.file.parent, self.above) if config else {}
         for setting, value in step.values.items():
-            where = step.places[setting]
+            where = step.locations[setting]
             values |= typed_values(step.kind, {setting: filler.fill(value, f"{where}: {setting}")}, where)
         if seed is not None and self._takes_seed(step):
             values["seed"] = seed
@@ -193,14 +192,14 @@ class Plan:
             raise ConfigError(f"{step.where}: has no output; give it one, or the recipe an `output` for all steps.")
         if step.writes and ("output" not in step.values or seed is not None):
             values["output"] = str(self.output(step, seed))
-        with located([step.where, *step.places.values()][-1]):
+        with located([step.where, *step.locations.values()][-1]):
             settings = step.kind(**values)
         is_separate = self.in_files or seed is not None  # RECIPE#STEP would have other settings
         config = f"{self.folder(step, seed)}.yaml" if is_separate else f"{self.recipe.name}#{name}"
         needs = [
             Key(read, other)
             for read in dict.fromkeys(filler.steps)
-            for other in ([seed] if seed is not None and read in self.repeated else self.seeds_of(read))
+            for other in ([seed] if seed in self.step_seeds[read] else self.step_seeds[read])
         ]
         return Job(
             Key(name, seed), step.spec, settings, config, values, tuple(needs), self.recipe.launch, common.threads
@@ -210,7 +209,7 @@ class Plan:
         """The folder of a step: the one that it names or that has its name, and with a seed `seed-N` below it."""
         folder = self.recipe.folder / step.name
         if step.writes and "output" in step.values:
-            where = f"{step.places['output']}: output"
+            where = f"{step.locations['output']}: output"
             folder = Path(convert(_Filler(self, step, seed).fill(step.values["output"], where), str, where))
         return folder if seed is None else folder / f"seed-{seed}"
 
@@ -250,9 +249,9 @@ def config_values(
     if step is None:
         raise ConfigError(f"{config}: {recipe.name} has no step {step_name!r}; its steps: {', '.join(recipe.steps)}.")
     if step.kind is not kind:
-        raise ConfigError(f"{config}: is a step of minionerec {step.stage}, whose settings are others.")
+        raise ConfigError(f"{config}: is a step of minionerec {step.spec.name}, whose settings are others.")
     plan = Plan(recipe, above=(*above, reference))
-    return dict(plan.job(step_name, plan.seeds_of(step_name)[0]).values)
+    return dict(plan.job(step_name, plan.step_seeds[step_name][0]).values)
 
 
 def plan_of(name: str | os.PathLike[str]) -> dict[Key, Job]:
@@ -274,7 +273,7 @@ class _Filler:
     Attributes:
         plan: The plan.
         step: The step.
-        seed: Its seed, where it is run with several.
+        seed: Seed of the step, if it is run with several.
         steps: Names of the steps whose outputs were filled in.
     """
 
@@ -325,14 +324,14 @@ class _Filler:
         if not recipe.steps[name].writes:
             raise ConfigError(f"{where} names {{{name}}}, but that step only prints.")
         self.steps.append(name)
-        seed = self.seed if self.seed is not None and name in self.plan.repeated else None
+        seed = None if self.seed is None or self.seed not in self.plan.step_seeds[name] else self.seed
         return os.path.normpath(self.plan.output(recipe.steps[name], seed))
 
 
 def selected_jobs(
     plan: Plan, only: Sequence[str] | None = None, first: str | None = None, last: str | None = None
 ) -> dict[Key, Job]:
-    """Some jobs of a plan; outputs of other steps are used as they are. Everything in the recipe is checked.
+    """Select jobs of a plan; outputs of other steps are used as they are. The whole recipe is checked.
 
     Args:
         plan: The plan.
@@ -363,12 +362,12 @@ def selected_jobs(
 
 
 def jobs_before(jobs: Mapping[Key, Job], settings: Settings) -> dict[Key, Job]:
-    """Those jobs whose output is read with these settings, directly or through others, in order."""
+    """Select the jobs whose output is read with these settings, directly or through others, in order."""
     return _with_needs(jobs, _read_jobs(settings, _by_output(jobs)))
 
 
 def _with_needs(jobs: Mapping[Key, Job], keys: Iterable[Key]) -> dict[Key, Job]:
-    """Some jobs, with all of their dependencies, in the same order."""
+    """Select jobs with all of their dependencies, in the same order."""
     needed, waiting = set[Key](), list(keys)
     while waiting:
         key = waiting.pop()

@@ -69,30 +69,25 @@ _KEYS = (*RecipeSettings.__dataclass_fields__, "base", "without", "variables", "
 
 @dataclass(frozen=True)
 class RecipeStep:
-    """One step of a recipe.
+    """A step of a recipe.
 
     Attributes:
-        name: Its name.
-        stage: Its stage.
+        name: Name of the step.
+        spec: Stage of the step.
         config: Settings that it inherits: a file, or RECIPE#STEP; "" for none. May hold placeholders.
         once: Whether it is run once for all seeds.
         values: Settings of its own, which may hold placeholders.
         where: File, line and key, for messages.
-        places: Setting to file, line and key of the step that gives it, for messages.
+        locations: Setting to file, line and key of the step that gives it, for messages.
     """
 
     name: str
-    stage: str
+    spec: StageSpec
     config: str
     once: bool
     values: Mapping[str, Any]
     where: str
-    places: Mapping[str, str]
-
-    @property
-    def spec(self) -> StageSpec:
-        """Its stage."""
-        return STAGES[self.stage]
+    locations: Mapping[str, str]
 
     @property
     def kind(self) -> type[Settings]:
@@ -110,10 +105,10 @@ class Recipe:
     """A recipe.
 
     Attributes:
-        file: Its file.
-        settings: Its settings as a whole.
+        file: File of the recipe.
+        settings: Settings of the whole recipe.
         variables: Placeholder to its value, which may hold others.
-        steps: Its steps by name, in order.
+        steps: Name to step, in order.
     """
 
     file: Path
@@ -123,12 +118,12 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The folder of its outputs."""
+        """Folder of the outputs."""
         return Path(self.settings.output)
 
     @cached_property
     def name(self) -> str:
-        """Its name in commands: that of a shipped recipe, else its path."""
+        """Name in commands: that of a shipped recipe, else the path."""
         home = shipped_root() / HOME
         if self.file.resolve().is_relative_to(home):
             return str(self.file.resolve().relative_to(home).with_suffix(""))
@@ -245,45 +240,45 @@ def read_recipe(name: str | os.PathLike[str], changes: Mapping[str, Mapping[str,
         ConfigError: If it is malformed; the message names file, line and key.
     """
     file = find_recipe(name)
-    content, places = _read_content(file)
+    content, locations = _read_content(file)
     variables, steps = content.pop("variables"), content.pop("steps")
     settings, values = RecipeSettings(), dict[str, Any]()
     for key in RecipeSettings.__dataclass_fields__:
         if key in content:
-            values |= typed_values(RecipeSettings, {key: content[key]}, places[key,])
-            with located(places[key,]):
+            values |= typed_values(RecipeSettings, {key: content[key]}, locations[key,])
+            with located(locations[key,]):
                 settings = RecipeSettings(**values)
     names = ", ".join(steps) or "none"
     if settings.serve and settings.serve not in steps:
-        raise ConfigError(f"{places['serve',]}: serve is {settings.serve!r}, which is no step; its steps: {names}.")
+        raise ConfigError(f"{locations['serve',]}: serve is {settings.serve!r}, which is no step; its steps: {names}.")
     if not steps:
         raise ConfigError(f"{file}: has no steps; give it `steps:` with at least one.")
     for step, changed in (changes or {}).items():
         if step not in steps:
             raise ConfigError(f"--set {step}: {file} has no such step; its steps: {names}.")
         steps[step] |= changed
-        places |= {("steps", step, key): f"--set {step}" for key in changed}
-    return Recipe(file, settings, variables, {name: _read_step(name, steps, places) for name in steps})
+        locations |= {("steps", step, key): f"--set {step}" for key in changed}
+    return Recipe(file, settings, variables, {name: _read_step(name, steps, locations) for name in steps})
 
 
-_Places = dict[tuple[str, ...], str]
+_Locations = dict[tuple[str, ...], str]
 """Keys of an entry to its file and line; of a step and its settings to the step with its file and line."""
 
 
-def _read_content(file: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], _Places]:
-    """The content of a file over that of its base, and the place of each entry, for messages."""
+def _read_content(file: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], _Locations]:
+    """The content of a file over that of its base, and the location of each entry, for messages."""
     content, lines = yaml_with_lines(file)
-    own_places = {(str(key),): str(file) for key in content}
-    own_places |= {keys: f"{file}, line {line}" for keys, line in lines.items()}
+    own_locations: _Locations = {(str(key),): str(file) for key in content}
+    own_locations |= {keys: f"{file}, line {line}" for keys, line in lines.items()}
 
     def where(key: str) -> str:
-        return f"{own_places.get((key,), file)}: {key}"
+        return f"{own_locations.get((key,), file)}: {key}"
 
     for key in content:
         if key not in _KEYS:
             raise ConfigError(f"{where(str(key))}: unknown key {shown(key)}. Known keys: {', '.join(_KEYS)}.")
     merged: dict[str, Any] = {"variables": {}, "steps": {}}
-    places: _Places = {}
+    locations: _Locations = {}
     base = content.pop("base", None)
     if base is not None:
         base_name = convert(base, str, where("base"))
@@ -293,7 +288,7 @@ def _read_content(file: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, A
         if base_file.resolve() in above:
             way = ", ".join(path.stem for path in above)
             raise ConfigError(f"{where('base')} is {base!r}, which is based on this file, by way of {way}. Change one.")
-        merged, places = _read_content(base_file, above)
+        merged, locations = _read_content(base_file, above)
     variables, steps = merged.pop("variables"), merged.pop("steps")
     for name in convert(content.pop("without", None) or [], list[str], where("without")):
         if name not in steps:
@@ -302,8 +297,8 @@ def _read_content(file: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, A
             )
         del steps[name]
     variables |= _mapping(content.pop("variables", None), where("variables"))
-    places |= own_places
-    steps = _merged_steps(steps, _mapping(content.pop("steps", None), where("steps")), places)
+    locations |= own_locations
+    steps = _merged_steps(steps, _mapping(content.pop("steps", None), where("steps")), locations)
     for name in variables:
         if not NAME.fullmatch(name) or name == RUNS:
             raise ConfigError(
@@ -314,7 +309,7 @@ def _read_content(file: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, A
             raise ConfigError(
                 f"{where('variables')}: {name!r} is both a variable and a step; give each a name of its own."
             )
-    return {"variables": variables, **merged, **content, "steps": steps}, places
+    return {"variables": variables, **merged, **content, "steps": steps}, locations
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
@@ -323,22 +318,22 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return {str(key): entry for key, entry in (value or {}).items()}
 
 
-def _merged_steps(base: Mapping[str, Any], own: Mapping[str, Any], places: _Places) -> dict[str, dict[str, Any]]:
+def _merged_steps(base: Mapping[str, Any], own: Mapping[str, Any], locations: _Locations) -> dict[str, dict[str, Any]]:
     """Steps over those of a base; a new one is placed after the one that it follows in its file, or last.
 
     Args:
         base: Name of each step of the base to its content.
         own: Name of each step of the file to its content, not yet checked.
-        places: Places of all entries; those of the file's steps are added.
+        locations: Locations of all entries; those of the file's steps are added.
     """
     merged, names = dict(base), list(base)
     position = len(names)
     for name, content in own.items():
-        where = places["steps", name] = f"{places.get(('steps', name), places['steps',])}: steps.{name}"
+        where = locations["steps", name] = f"{locations.get(('steps', name), locations['steps',])}: steps.{name}"
         if not NAME.fullmatch(name):
             raise ConfigError(f"{where}: {shown(name)} cannot be a step's name; expected letters, digits, - and _.")
         values = _mapping(content, where)
-        places.update((("steps", name, key), where) for key in values)
+        locations.update((("steps", name, key), where) for key in values)
         merged[name] = {**base.get(name, {}), **values}
         if name not in base:
             names.insert(position, name)
@@ -347,35 +342,35 @@ def _merged_steps(base: Mapping[str, Any], own: Mapping[str, Any], places: _Plac
 
 
 def _read_step(
-    name: str, steps: Mapping[str, Mapping[str, Any]], places: _Places, followed: tuple[str, ...] = ()
+    name: str, steps: Mapping[str, Mapping[str, Any]], locations: _Locations, followed: tuple[str, ...] = ()
 ) -> RecipeStep:
     """A step with its stage, and the settings of the other step that its `config` names by #STEP, all but its output.
 
     Args:
         name: Name of the step.
         steps: Name of each step to its content.
-        places: Places of all entries.
+        locations: Locations of all entries.
         followed: Steps whose `config` led to this one.
     """
-    where, values = places["steps", name], dict(steps[name])
-    value_places = {key: places["steps", name, key] for key in values}
+    where, values = locations["steps", name], dict(steps[name])
+    value_locations = {key: locations["steps", name, key] for key in values}
     stage, config = (convert(values.pop(key, None) or "", str, f"{where}.{key}") for key in ("stage", "config"))
     once = convert(values.pop("once", None) or False, bool, f"{where}.once")
     others = ", ".join(other for other in steps if other != name) or "none"
     if stage and stage not in STAGES:
-        raise ConfigError(f"{value_places['stage']}.stage: no stage {shown(stage)}; known: {', '.join(STAGES)}.")
+        raise ConfigError(f"{value_locations['stage']}.stage: no stage {shown(stage)}; known: {', '.join(STAGES)}.")
     if config.startswith("#"):
         if config[1:] not in steps or config[1:] in (*followed, name):
             problem = "refers back to the step itself" if config[1:] in steps else "names no step"
             raise ConfigError(f"{where}: config is {shown(config)}, which {problem}; the others: {others}.")
-        other = _read_step(config[1:], steps, places, (*followed, name))
-        stage, config = stage or other.stage, other.config
+        other = _read_step(config[1:], steps, locations, (*followed, name))
+        stage, config = stage or other.spec.name, other.config
         values = {**{key: value for key, value in other.values.items() if key != "output"}, **values}
-        value_places = {**other.places, **value_places}
+        value_locations = {**other.locations, **value_locations}
     stage = stage or (name if name in STAGES else "")
     if not stage:
         raise ConfigError(
             f"{where}: has no stage, and no step of the base has this name; give it a `stage`, or the name of one of "
             f"the others: {others}."
         )
-    return RecipeStep(name, stage, config, once, values, where, value_places)
+    return RecipeStep(name, STAGES[stage], config, once, values, where, value_locations)

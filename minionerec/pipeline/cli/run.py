@@ -39,13 +39,7 @@ def run_arguments(program: str) -> CommandParser:
     parser.add_argument("--dry-run", "--list", dest="dry", action="store_true", help="show what each step would do")
     parser.add_argument("--from", dest="first", metavar="STEP", help="begin with this step, e.g. grpo")
     parser.add_argument("--until", dest="last", metavar="STEP", help="end with this step, e.g. eval_sft")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        action="extend",
-        metavar="STEP",
-        help="these steps and their dependencies",
-    )
+    parser.add_argument("--only", nargs="+", action="extend", metavar="STEP", help="these steps and their dependencies")
     parser.add_argument(
         "--seeds", metavar="N,N,...", help="run trainings, and steps that read them, with each of these, e.g. 42,43,44"
     )
@@ -80,12 +74,12 @@ def run_recipe(program: str, words: Sequence[str]) -> None:
     if not words:
         print(parser.format_help(), end="")
         return
-    given = parser.parse_args(words)
-    changes = parsed_changes(given.changes)
-    recipe = _with_numbers(read_recipe(given.recipe, changes), jobs=given.jobs, threads=given.threads)
-    plan = Plan(recipe, parsed_seeds(given.seeds), in_files=bool(changes))
-    jobs = selected_jobs(plan, given.only, given.first, given.last)
-    if given.dry:
+    options = parser.parse_args(words)
+    changes = parsed_changes(options.changes)
+    recipe = _with_numbers(read_recipe(options.recipe, changes), jobs=options.jobs, threads=options.threads)
+    plan = Plan(recipe, parsed_seeds(options.seeds), in_files=bool(changes))
+    jobs = selected_jobs(plan, options.only, options.first, options.last)
+    if options.dry:
         print("\n".join(listed(jobs)))
     else:
         _run_steps(recipe, jobs)

@@ -4,10 +4,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
-from subprocess import Popen
+from dataclasses import dataclass
 from types import FrameType
 from typing import BinaryIO
 
@@ -30,14 +29,14 @@ class Outcome:
     Attributes:
         word: "done", "up to date", "failed" or "left out".
         status: Exit status of its process; 0 where there was none.
-        seconds: Its time.
-        lines: What it printed, of a job with a log file.
+        seconds: Duration.
+        lines: Output of a job with a log file.
     """
 
     word: str
     status: int = 0
     seconds: float = 0.0
-    lines: tuple[str, ...] = ()
+    lines: Sequence[str] = ()
 
     @property
     def good(self) -> bool:
@@ -45,46 +44,48 @@ class Outcome:
         return self.word in ("done", "up to date")
 
 
-@dataclass
-class _Started:
-    """A process of a job, and its log from where the process writes."""
+class _Process:
+    """A started job; what it prints goes to the job's log, or to this process's own streams."""
 
-    job: Job
-    begun: float = field(default_factory=time.monotonic)
-    opened: ExitStack = field(default_factory=ExitStack)
-    log: BinaryIO | None = None
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        """Start the process; what it prints goes to its log, or to this process's own streams."""
-        words = self.job.words()
-        self.job.prepare()
+    def __init__(self, job: Job):
+        words = job.words()
+        job.prepare()
+        self._begin = time.monotonic()
+        self._log: BinaryIO | None = None
         with ExitStack() as opened:
-            if self.job.log is not None:
-                self.job.log.parent.mkdir(parents=True, exist_ok=True)
-                self.log = opened.enter_context(open(self.job.log, "a+b"))
-                self.log.write(f"$ {shown_command(words)}\n".encode(errors="backslashreplace"))
-                self.log.flush()
-                self.offset = self.log.tell()
-            self.process: Popen[bytes] = opened.enter_context(started_words(words, self.job.threads, self.log))
-            self.opened = opened.pop_all()
+            if job.log is not None:
+                job.log.parent.mkdir(parents=True, exist_ok=True)
+                self._log = opened.enter_context(open(job.log, "a+b"))
+                self._log.write(f"$ {shown_command(words)}\n".encode(errors="backslashreplace"))
+                self._log.flush()
+            self._offset = 0 if self._log is None else self._log.tell()
+            self._process = opened.enter_context(started_words(words, job.threads, self._log))
+            self.close = opened.pop_all().close
 
     def outcome(self) -> Outcome | None:
-        """Its outcome; None while it runs."""
-        status = self.process.poll()
+        """Outcome of the job; None while it runs."""
+        status = self._process.poll()
         if status is None:
             return None
-        lines: tuple[str, ...] = ()
-        if self.log is not None:
-            self.log.seek(max(self.offset, self.log.seek(0, os.SEEK_END) - _MOST))
-            lines = tuple(self.log.read().decode(errors="replace").splitlines())
+        lines: list[str] = []
+        if self._log is not None:
+            self._log.seek(max(self._offset, self._log.seek(0, os.SEEK_END) - _MOST))
+            lines = self._log.read().decode(errors="replace").splitlines()
         status = 128 - status if status < 0 else status  # as a shell reports a signal
-        return Outcome("failed" if status else "done", status, time.monotonic() - self.begun, lines)
+        return Outcome("failed" if status else "done", status, time.monotonic() - self._begin, lines)
 
-    def signal(self, number: signal.Signals) -> None:
+    def end(self, deadline: float) -> None:
+        """Wait for the process, which was asked to end, and kill it after a deadline."""
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+        self.send(signal.SIGKILL)
+        self._process.wait()
+        self.close()
+
+    def send(self, number: signal.Signals) -> None:
         """Send a signal to the process and to all that it has started."""
         with suppress(ProcessLookupError, PermissionError):  # they have ended
-            os.killpg(self.process.pid, number)
+            os.killpg(self._process.pid, number)
 
 
 def run_jobs(jobs: Mapping[Key, Job], most: int) -> dict[Key, Outcome]:
@@ -104,7 +105,7 @@ def run_jobs(jobs: Mapping[Key, Job], most: int) -> dict[Key, Outcome]:
         SystemExit: Likewise after another signal to end.
     """
     outcomes: dict[Key, Outcome] = {}
-    waiting, running = dict(jobs), dict[Key, _Started]()
+    waiting, running = dict(jobs), dict[Key, _Process]()
 
     def end(key: Key, outcome: Outcome, text: str) -> None:
         outcomes[key] = outcome
@@ -122,11 +123,11 @@ def run_jobs(jobs: Mapping[Key, Job], most: int) -> dict[Key, Outcome]:
                 else:
                     log = "" if job.log is None or job.spec.shown else f"  > {shown_path(job.log)}"
                     print(f"$ {shown_command(job.words())}{log}", flush=True)
-                    running[key] = _Started(job)
+                    running[key] = _Process(job)
                 del waiting[key]
-            for key, outcome in [(key, started.outcome()) for key, started in running.items()]:
+            for key, outcome in [(key, process.outcome()) for key, process in running.items()]:
                 if outcome is not None:
-                    running.pop(key).opened.close()
+                    running.pop(key).close()
                     text = f"failed with status {outcome.status} after" if outcome.status else "done in"
                     end(key, outcome, f"{text} {duration(outcome.seconds)}")
                     print("\n".join([*outcome.lines, ""]), flush=True)
@@ -156,20 +157,16 @@ def _noted_signals() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _ended_at_exit(running: dict[Key, _Started]) -> Iterator[None]:
+def _ended_at_exit(running: dict[Key, _Process]) -> Iterator[None]:
     """Leave no process running: end those that are, and kill them where they take too long."""
     try:
         yield
     finally:
-        for started in running.values():
-            started.signal(signal.SIGTERM)
+        for process in running.values():
+            process.send(signal.SIGTERM)
         deadline = time.monotonic() + _PATIENCE
-        for started in running.values():
-            while started.process.poll() is None and time.monotonic() < deadline:
-                time.sleep(_PAUSE)
-            started.signal(signal.SIGKILL)
-            started.process.wait()
-            started.opened.close()
+        for process in running.values():
+            process.end(deadline)
 
 
 def failures(outcomes: Mapping[Key, Outcome], jobs: Mapping[Key, Job]) -> list[str]:

@@ -183,6 +183,34 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
             r"grpo writes x/sft/y, and sft writes x/sft; give each an output of its own, none inside another",
         ),
         (f"output: runs/{{sft}}\nsteps:\n  {SFT}\n", r"line 1: output is 'runs/{sft}', but .* holds no placeholders"),
+        (f"seeds: [1, 1]\nsteps: {{{SFT}}}", r"line 1: seeds names one twice; give each once"),
+        (
+            "output: x\nserve: catalogue\nsteps:\n  data: {stage: prepare-data}",
+            r"line 2: serve is 'catalogue', which is no step; its steps: data",
+        ),
+        (
+            "steps:\n  sft: {config: '#no'}",
+            r"line 2: steps.sft: config is '#no', which names no step; the others: none",
+        ),
+        (
+            "steps:\n  sft: {config: '#grpo'}\n  grpo: {config: '#sft'}",
+            r"line 3: steps.grpo: config is '#sft', which refers back to the step itself; the others: sft",
+        ),
+        (
+            "output: x\nsteps:\n  data: {stage: prepare-data, source: demo}\n"
+            "  sids: {stage: build-sids, corpus: {data}}",
+            r'line 4: steps.sids: corpus is a mapping; put the placeholder in quotes: "{data}"',
+        ),
+        (
+            "steps:\n  sft: {config: configs/demo/language.yaml}",
+            r"line 2: steps.sft.config: configs/demo/language.yaml: is a recipe; name the step",
+        ),
+        ("steps:\n  sft: {output: x, corpus: '{seed}', sids: s}", r"corpus names {seed}, which is unknown here"),
+        (
+            "steps:\n  sids: {stage: build-sids, corpus: x/sft, output: x/sids}\n"
+            "  sft: {corpus: c, sids: x/sids, output: x/sft}",
+            r"(sids|sft) needs itself, by way of other steps\. Change its inputs",
+        ),
     ],
 )
 def test_a_malformed_recipe_is_refused_in_one_line(tmp_path, content, message):
@@ -245,12 +273,12 @@ def test_a_base_is_changed_step_by_step(tmp_path):
     )
     first, second = (plan_of(tmp_path / f"{name}.yaml") for name in ("first", "second"))
     assert [key.step for key in second] == ["data", "sids", "sft", "eval", "again"]
-    found = {key.step: job for key, job in second.items()}
-    sft, again = found["sft"].settings, found["again"].settings
+    jobs = {key.step: job for key, job in second.items()}
+    sft, again = jobs["sft"].settings, jobs["again"].settings
     assert (sft.hidden_size, sft.model, sft.epochs, sft.output) == (64, "x/large", 3, "runs/second/sft")
-    assert found["sids"].settings.codebook_sizes == [8, 64]
+    assert jobs["sids"].settings.codebook_sizes == [8, 64]
     assert (again.hidden_size, again.sids, again.epochs) == (64, "runs/second/sids", 4)
-    assert again.output == "runs/second/again" and found["eval"].settings.checkpoint == "runs/second/sft"
+    assert again.output == "runs/second/again" and jobs["eval"].settings.checkpoint == "runs/second/sft"
     assert [job.settings.output for job in first.values()][:2] == ["runs/corpus", "runs/first/sids"]
 
 
@@ -266,8 +294,8 @@ def test_settings_are_taken_from_a_step_of_another_recipe_but_not_its_path(tmp_p
 
 def without_reference(values):
     if isinstance(values, dict):
-        values = {key: each for key, each in values.items() if key not in ("reference", "published")}
-        return {key: without_reference(each) for key, each in values.items()}
+        values = {key: value for key, value in values.items() if key not in ("reference", "published")}
+        return {key: without_reference(value) for key, value in values.items()}
     return values
 
 
@@ -460,9 +488,20 @@ def test_seeds_of_the_command_are_those_of_every_training(tmp_path):
     assert jobs["grpo, seed 8"].settings.checkpoint == "out/sft/seed-8"
     assert jobs["sids"].settings.seed == 1
     assert jobs["report"].settings.predictions == {"GRPO": "out/eval"}
-    for text in ("", "4,4", "-1", "a", "1,", "1 2"):
-        with pytest.raises(ConfigError, match=r"expected different whole numbers, such as 42,43,44"):
-            parsed_seeds(text)
+
+
+def test_settings_of_a_seed_are_read_from_a_folder_with_a_number_sign(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"steps:\n  sft: {{corpus: c, sids: s, output: '{tmp_path}/a#b'}}\n")
+    for job in Plan(read_recipe(path), [7, 8]).all().values():
+        job.prepare()
+        assert config_values(type(job.settings), job.config) == job.values
+
+
+@pytest.mark.parametrize("text", ["", "4,4", "-1", "a", "1,", "1 2"])
+def test_seeds_of_the_command_are_different_whole_numbers(text):
+    with pytest.raises(ConfigError, match=r"expected different whole numbers, such as 42,43,44"):
+        parsed_seeds(text)
 
 
 def test_settings_of_the_command_replace_those_of_the_file(tmp_path):
@@ -473,11 +512,21 @@ def test_settings_of_the_command_replace_those_of_the_file(tmp_path):
     assert (jobs["sft"].settings.epochs, jobs["sft"].settings.tasks) == (2, {"next_sid": 0.5})
     assert (jobs["again"].settings.epochs, jobs["again"].settings.learning_rate) == (2, 1e-4)
     assert jobs["sft"].config == "there.yaml" and jobs["again"].config == "out/again.yaml"
-    for word in ("epochs=2", "sft.epochs", ".a=1", "sft.=1"):
-        with pytest.raises(ConfigError, match=r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"):
-            parsed_changes([word])
-    with pytest.raises(ConfigError, match=r"--set sft\.epochs=\[: line 1, column 2: expected"):
-        parsed_changes(["sft.epochs=["])
-    for change, message in (("no.epochs=2", "--set no: .* has no such step"), ("sft.epoch=2", "unknown key 'epoch'")):
-        with pytest.raises(ConfigError, match=message):
-            Plan(read_recipe(path, parsed_changes([change]))).all()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("epochs=2", r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"),
+        ("sft.epochs", r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"),
+        (".a=1", r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"),
+        ("sft.=1", r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"),
+        ("sft.epochs=[", r"--set sft\.epochs=\[: line 1, column 2: expected"),
+        ("no.epochs=2", r"--set no: .* has no such step; its steps: sft"),
+        ("sft.epoch=2", r"--set sft: unknown key 'epoch'"),
+    ],
+)
+def test_settings_of_the_command_that_do_not_fit_are_refused(tmp_path, word, message):
+    (tmp_path / "mine.yaml").write_text(f"steps:\n  {SFT}\n")
+    with pytest.raises(ConfigError, match=message):
+        Plan(read_recipe(tmp_path / "mine.yaml", parsed_changes([word]))).all()
