@@ -193,10 +193,10 @@ def copy_recipe(name: str, target: str | os.PathLike[str]) -> Path:
     if file.exists():
         raise ConfigError(f"{file}: exists already; give a new file.")
     text = source.read_text(encoding="utf-8")
-    comments, base, _ = text.partition("\nbase:")
-    if base:
+    if "base" in yaml_with_lines(source)[0]:
         content = {key: value for key, value in _unpublished(_read_content(source)[0]).items() if value}
-        text = "".join(f"{line}\n" for line in comments.splitlines() if line.startswith("#"))
+        comments = [line for line in text.split("\nbase:")[0].splitlines() if line.startswith("#")]
+        text = "".join(f"{line}\n" for line in comments)
         text += yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
     elif "reference: " in text:
         text = re.sub(r"^ +(?:reference: .+|published: \w[\w ./-]*)\n", "", text, flags=re.M)
