@@ -318,17 +318,16 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return {str(key): entry for key, entry in (value or {}).items()}
 
 
-def _merged_steps(base: Mapping[str, Any], own: Mapping[str, Any], locations: _Locations) -> dict[str, dict[str, Any]]:
-    """Steps over those of a base; a new one is placed after the one that it follows in its file, or last.
+def _merged_steps(
+    base: Mapping[str, Any], steps: Mapping[str, Any], locations: _Locations
+) -> dict[str, dict[str, Any]]:
+    """Merge steps of a file, not yet checked, into those of its base, and add the locations of their settings.
 
-    Args:
-        base: Name of each step of the base to its content.
-        own: Name of each step of the file to its content, not yet checked.
-        locations: Locations of all entries; those of the file's steps are added.
+    A new step is placed after the one that it follows in its file, or last.
     """
     merged, names = dict(base), list(base)
     position = len(names)
-    for name, content in own.items():
+    for name, content in steps.items():
         where = locations["steps", name] = f"{locations.get(('steps', name), locations['steps',])}: steps.{name}"
         if not NAME.fullmatch(name):
             raise ConfigError(f"{where}: {shown(name)} cannot be a step's name; expected letters, digits, - and _.")
@@ -346,11 +345,7 @@ def _read_step(
 ) -> RecipeStep:
     """A step with its stage, and the settings of the other step that its `config` names by #STEP, all but its output.
 
-    Args:
-        name: Name of the step.
-        steps: Name of each step to its content.
-        locations: Locations of all entries.
-        followed: Steps whose `config` led to this one.
+    `followed` are the steps whose `config` led to this one.
     """
     where, values = locations["steps", name], dict(steps[name])
     value_locations = {key: locations["steps", name, key] for key in values}

@@ -116,7 +116,7 @@ def parsed_changes(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     return changes
 
 
-def _with_numbers(recipe: Recipe, **numbers: int | None) -> Recipe:
+def _with_numbers(recipe: Recipe, **numbers: Any) -> Recipe:
     """A recipe with another number of steps at a time, or of threads.
 
     Raises:
