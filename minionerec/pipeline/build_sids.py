@@ -1,7 +1,7 @@
 """The stage that gives every item of a corpus a semantic ID."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from minionerec.core.log import Clock, get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.pipeline.config.sids import SidConfig
 from minionerec.pipeline.embed_items import load_encoded
-from minionerec.pipeline.settings import default_of
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
@@ -40,7 +39,7 @@ from minionerec.sid.table import INDEX_FILE, SidTable, ids_of, index_size
 logger = get_logger(__name__)
 
 
-# How codes are made: one function for each method of the stage that builds semantic IDs.
+# One function for each method of the stage that builds semantic IDs.
 
 POINTS_PER_CODE = 256  # items of the sample that k-means is fitted on, for each code of the largest level
 SPACE_TOLERANCE = 0.1  # share of variance that known items may lose more than when codes were assigned
@@ -48,23 +47,28 @@ SPACE_TOLERANCE = 0.1  # share of variance that known items may lose more than w
 
 @dataclass(frozen=True)
 class CodesAndPoints:
-    """Codes before collisions are resolved, int32 (N, L), and the points that they were made from, float32 (N, D).
+    """Codes before collisions are resolved, and the points that they were made from.
 
-    `left` is the squared distance of each point to its reconstruction, float32 (N,), where that is known.
-
-    Where SIDs are appended, `codes` holds the new items alone, at the rows `new` of the corpus; `kept` are the codes of
-    all other rows, and `taken` those that no new item may have. `fitted` are the texts that TF-IDF was fitted on, where
-    it made their vectors. `settings` are the settings that were taken from the first SIDs, which the manifest records.
+    Attributes:
+        codes: int32 (N, L); where SIDs are appended, of the new items alone.
+        points: float32 (N, D).
+        quantiser: Codebooks, and the encoder of an autoencoder.
+        new_items: int64 (M,), where SIDs are appended: the new items' numbers in the corpus.
+        known_codes: int32 (N - M, L), the codes of all other items.
+        taken_codes: int32 (T, L), the codes that no new item may have.
+        fitted: Texts that TF-IDF was fitted on, where it made the vectors of appended SIDs.
+        distances: float32 (N,), squared distance of each point to its reconstruction, where it is known.
+        settings: Settings that were taken from the first SIDs, which the manifest records.
     """
 
     codes: np.ndarray
     points: VectorRows | None = None
     quantiser: Quantiser | None = None
-    new: np.ndarray | None = None
-    kept: np.ndarray | None = None
-    taken: np.ndarray | None = None
+    new_items: np.ndarray | None = None
+    known_codes: np.ndarray | None = None
+    taken_codes: np.ndarray | None = None
     fitted: FittedTexts | None = None
-    left: np.ndarray | None = None
+    distances: np.ndarray | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -75,14 +79,14 @@ class MethodInputs:
     Attributes:
         corpus: The corpus, or its items.
         config: The stage's settings.
-        inputs: Name to path of the stage's inputs.
-        counts: Gets what is counted on the way.
-        clock: Who counts the seconds of encoding texts.
+        paths: Name to path of the stage's inputs.
+        counts: Counts for the manifest, added on the way.
+        clock: Counts the seconds of encoding texts.
     """
 
     corpus: Corpus
     config: SidConfig
-    inputs: Mapping[str, Path]
+    paths: Mapping[str, Path]
     counts: dict[str, Any]
     clock: Clock
 
@@ -92,7 +96,7 @@ class MethodInputs:
         return ids_of(self.corpus.items)
 
     def vectors(self, fitted: FittedTexts | None = None) -> np.ndarray:
-        """Vectors of the items, float32 (N, D); of TF-IDF that was fitted on other texts, if there are some."""
+        """Vectors of the items, float32 (N, D); of TF-IDF that was fitted on other texts, if these are given."""
         with self.clock.phase("embed"):
             texts = None if fitted is None else fitted.texts
             return make_vectors(self.corpus, self.config.vector_source, self.counts, texts)
@@ -115,69 +119,73 @@ class MethodInputs:
         return training_rows(len(vectors), size, config.seed), size
 
 
-def _make_published(given: MethodInputs) -> CodesAndPoints:
-    path, item_ids = given.inputs["index"], given.item_ids
+def _make_published(inputs: MethodInputs) -> CodesAndPoints:
+    path, item_ids = inputs.paths["index"], inputs.item_ids
     table = SidTable.load_index(path, item_ids)
-    left_over = index_size(path) - len(item_ids)
-    if left_over:
-        logger.warning("%s: %d of its items are not in the corpus; their SIDs are left out.", path, left_over)
-    given.counts.update(items=len(item_ids), items_only_in_index=left_over)
+    missing = index_size(path) - len(item_ids)
+    if missing:
+        logger.warning("%s: %d of its items are not in the corpus; their SIDs are left out.", path, missing)
+    inputs.counts.update(items=len(item_ids), items_only_in_index=missing)
     return CodesAndPoints(table.codes)
 
 
-def _make_shuffled(given: MethodInputs) -> CodesAndPoints:
-    """The same SIDs, shuffled among items: the shape of a table without its meaning."""
-    codes = _make_published(given).codes
-    return CodesAndPoints(codes[np.random.default_rng(given.config.seed).permutation(len(codes))])
+def _make_shuffled(inputs: MethodInputs) -> CodesAndPoints:
+    """Published SIDs, shuffled among items: the shape of a table without its meaning."""
+    codes = _make_published(inputs).codes
+    return CodesAndPoints(codes[np.random.default_rng(inputs.config.seed).permutation(len(codes))])
 
 
 def _sizes(vectors: VectorRows, config: SidConfig) -> Sequence[int]:
     return fit_codebook_sizes(config.wished_sizes, len(vectors))
 
 
-def _make_kmeans(given: MethodInputs, balanced: bool) -> CodesAndPoints:
-    config, vectors = given.config, given.rows()
+def _make_kmeans(inputs: MethodInputs, balanced: bool) -> CodesAndPoints:
+    config, vectors = inputs.config, inputs.rows()
     device = "cpu"
     if config.device not in ("auto", "cpu"):
         from minionerec.sid.on_device import torch_device
 
         device = str(torch_device(config.device))
     if not balanced:
-        return _fitted(given, vectors, partial(fit_residual, device=device), device)
+        return _fitted(inputs, vectors, partial(fit_residual, device=device), device)
     sizes = _sizes(vectors, config)
-    how: dict[str, Any] = {"train_rows": given.sample(vectors, sizes)[1], "threads": config.threads, "device": device}
-    codes, codebooks = residual_kmeans(vectors, sizes, config.seed, config.iterations, balanced=True, **how)
+    options: dict[str, Any] = {
+        "train_rows": inputs.sample(vectors, sizes)[1],
+        "threads": config.threads,
+        "device": device,
+    }
+    codes, codebooks = residual_kmeans(vectors, sizes, config.seed, config.iterations, balanced=True, **options)
     return CodesAndPoints(codes, vectors, Quantiser(codebooks))
 
 
 def _fitted(
-    given: MethodInputs, vectors: VectorRows, fit: Callable[..., list[np.ndarray]], device: str = "cpu"
+    inputs: MethodInputs, vectors: VectorRows, fit: Callable[..., list[np.ndarray]], device: str = "cpu"
 ) -> CodesAndPoints:
     """Codes of the nearest codes of codebooks that were fitted on a sample."""
-    config, sizes = given.config, _sizes(vectors, given.config)
-    trained, _ = given.sample(vectors, sizes)
+    config, sizes = inputs.config, _sizes(vectors, inputs.config)
+    trained, _ = inputs.sample(vectors, sizes)
     check_vectors(vectors, sizes)
-    with given.clock.phase("fit"):
+    with inputs.clock.phase("fit"):
         points = np.asarray(vectors[trained], dtype=np.float32)  # a copy that each level reduces
         codebooks = fit(points, sizes, config.seed, config.iterations, threads=config.threads)
         del points
-    return _assigned(given, vectors, Quantiser(codebooks), device)
+    return _assigned(inputs, vectors, Quantiser(codebooks), device)
 
 
-def _assigned(given: MethodInputs, points: VectorRows, quantiser: Quantiser, device: str = "cpu") -> CodesAndPoints:
-    """Codes of points, whose codebooks are known; their distances are kept where the points are in a file."""
-    with given.clock.phase("assign"):
-        codes, left = assign(points, quantiser.codebooks, given.config.threads, device)
-    return CodesAndPoints(codes, points, quantiser, left=None if isinstance(points, np.ndarray) else left)
+def _assigned(inputs: MethodInputs, points: VectorRows, quantiser: Quantiser, device: str = "cpu") -> CodesAndPoints:
+    """Codes of points by the nearest code of each codebook; their distances are kept where the points are in a file."""
+    with inputs.clock.phase("assign"):
+        codes, distances = assign(points, quantiser.codebooks, inputs.config.threads, device)
+    return CodesAndPoints(codes, points, quantiser, distances=None if isinstance(points, np.ndarray) else distances)
 
 
-def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
+def _make_rq_vae(inputs: MethodInputs, plus: bool) -> CodesAndPoints:
     from minionerec.sid.rq_vae import fit_rq_vae
 
-    config, vectors = given.config, given.rows()
+    config, vectors = inputs.config, inputs.rows()
     sizes = _sizes(vectors, config)
-    trained, size = given.sample(vectors, sizes)
-    with given.clock.phase("fit"):
+    trained, size = inputs.sample(vectors, sizes)
+    with inputs.clock.phase("fit"):
         quantiser, errors, best, revived = fit_rq_vae(
             vectors[trained] if size < len(vectors) else vectors[:],
             sizes,
@@ -188,92 +196,92 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
             threads=config.threads,
             device=config.device,
         )
-    given.counts.update(checks=len(errors), best_check=best, decoded_error=errors[best], revived_codes=revived)
+    inputs.counts.update(checks=len(errors), best_check=best, decoded_error=errors[best], revived_codes=revived)
     points = quantiser.points(vectors) if isinstance(vectors, np.ndarray) else EncodedVectors(vectors, quantiser)
-    return _assigned(given, points, quantiser)
+    return _assigned(inputs, points, quantiser)
 
 
-def _same_tfidf(folder: Path, then: Mapping[str, Any], config: SidConfig, width: int) -> SidConfig:
+def _same_tfidf(folder: Path, first: Mapping[str, Any], config: SidConfig, width: int) -> SidConfig:
     """The settings with the dimensions of the first SIDs where they are not given.
 
     Args:
         folder: The SIDs that others are appended to.
-        then: Their settings.
+        first: Their settings.
         config: The settings.
         width: Dimensions of the vectors that its codebooks read.
 
     Raises:
         ConfigError: Naming the setting that differs.
     """
-    if then.get("encoder") != TFIDF:
+    if first.get("encoder") != TFIDF:
         return config
-    dimensions = then["dimensions"] if config.with_interactions else width
-    default = next(default_of(each) for each in fields(config) if each.name == "dimensions")
-    if config.dimensions == default:
+    dimensions = first["dimensions"] if config.with_interactions else width
+    if config.dimensions == SidConfig.__dataclass_fields__["dimensions"].default:
         config = replace(config, dimensions=dimensions)
-    for name, same in (("dimensions", (then["dimensions"], dimensions)), ("seed", (then["seed"],))):
-        if getattr(config, name) not in same:
+    for name, allowed in (("dimensions", (first["dimensions"], dimensions)), ("seed", (first["seed"],))):
+        if getattr(config, name) not in allowed:
             raise ConfigError(
-                f"{name} is {getattr(config, name)}, but {folder} was made with {same[0]}, and only the same TF-IDF "
-                f"gives new items vectors of its space. Give --{name} {same[0]}."
+                f"{name} is {getattr(config, name)}, but {folder} was made with {allowed[0]}, and only the same TF-IDF "
+                f"gives new items vectors of its space. Give --{name} {allowed[0]}."
             )
     return config
 
 
-def _make_appended(given: MethodInputs) -> CodesAndPoints:
-    folder = given.inputs["append_to"]
-    base, quantiser, then = SidTable.load_index(folder), Quantiser.load(folder), read_manifest(folder)["settings"]
+def _make_appended(inputs: MethodInputs) -> CodesAndPoints:
+    folder = inputs.paths["append_to"]
+    base, quantiser, first = SidTable.load_index(folder), Quantiser.load(folder), read_manifest(folder)["settings"]
     fitted = None
-    _check_interactions(folder, then, given.config, quantiser)
-    if given.config.encoder == TFIDF:
-        given = replace(given, config=_same_tfidf(folder, then, given.config, quantiser.width))
-        fitted = FittedTexts.of(folder, base.item_ids, given.corpus)
-    rows = {item_id: row for row, item_id in enumerate(base.item_ids)}
-    found = np.array([rows.get(item_id, -1) for item_id in given.item_ids])
-    known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
-    kept, levels = base.codes[found[known]], len(quantiser.codebooks)
-    if given.config.with_interactions:
-        points, codes = _points_by_text(given, fitted, quantiser, known, kept[:, :levels])
+    _check_interactions(folder, first, inputs.config, quantiser)
+    if inputs.config.encoder == TFIDF:
+        inputs = replace(inputs, config=_same_tfidf(folder, first, inputs.config, quantiser.width))
+        fitted = FittedTexts.of(folder, base.item_ids, inputs.corpus)
+    base_numbers = {item_id: number for number, item_id in enumerate(base.item_ids)}
+    numbers = np.array([base_numbers.get(item_id, -1) for item_id in inputs.item_ids])
+    known, new = np.flatnonzero(numbers >= 0), np.flatnonzero(numbers < 0)
+    known_codes, levels = base.codes[numbers[known]], len(quantiser.codebooks)
+    if inputs.config.with_interactions:
+        points, codes = _points_by_text(inputs, fitted, quantiser, known, known_codes[:, :levels])
         codes = codes[new]
     else:
-        points = quantiser.points(given.vectors(fitted))
-        codes, _ = assign(points[new], quantiser.codebooks, given.config.threads)
-    errors = [level["error"] for level in read_sid_report(folder)["levels"]]
-    before = errors[levels - 1] if levels <= len(errors) else None
+        points = quantiser.points(inputs.vectors(fitted))
+        codes, _ = assign(points[new], quantiser.codebooks, inputs.config.threads)
+    first_errors = [level["error"] for level in read_sid_report(folder)["levels"]]
+    first_error = first_errors[levels - 1] if levels <= len(first_errors) else None
     if len(known):
-        now = level_use(kept[:, :levels], vectors=points[known], codebooks=quantiser.codebooks)[-1].error
-        if now is not None and before is not None and now > before + SPACE_TOLERANCE:
+        error = level_use(known_codes[:, :levels], vectors=points[known], codebooks=quantiser.codebooks)[-1].error
+        if error is not None and first_error is not None and error > first_error + SPACE_TOLERANCE:
             raise DataError(
-                f"{folder}: with these vectors the SIDs of its {len(known)} known items leave {now:.0%} of the "
-                f"variance; when they were made {before:.0%}. The vectors are of another space, or the texts have "
+                f"{folder}: with these vectors the SIDs of its {len(known)} known items leave {error:.0%} of the "
+                f"variance; when they were made {first_error:.0%}. The vectors are of another space, or the texts have "
                 "changed. Use the encoder of the first ones, or rebuild all SIDs."
             )
-    gone = len(base) - len(known)
-    if gone:
-        logger.warning("%s: %d of its items are not in the corpus; their SIDs stay taken.", folder, gone)
-    given.counts.update(items_kept=len(known), items_appended=len(new), items_gone=gone)
-    settings = {"codebook_sizes": list(map(len, quantiser.codebooks)), "dimensions": given.config.dimensions}
-    return CodesAndPoints(codes, points, quantiser, new, kept, base.codes, fitted, settings=settings)
+    missing = len(base) - len(known)
+    if missing:
+        logger.warning("%s: %d of its items are not in the corpus; their SIDs stay taken.", folder, missing)
+    inputs.counts.update(items_kept=len(known), items_appended=len(new), items_gone=missing)
+    settings = {"codebook_sizes": list(map(len, quantiser.codebooks)), "dimensions": inputs.config.dimensions}
+    return CodesAndPoints(codes, points, quantiser, new, known_codes, base.codes, fitted, settings=settings)
 
 
-def _check_interactions(folder: Path, then: Mapping[str, Any], config: SidConfig, quantiser: Quantiser) -> None:
-    """Check that items can be appended as far as their vectors are made of interactions.
+def _check_interactions(folder: Path, first: Mapping[str, Any], config: SidConfig, quantiser: Quantiser) -> None:
+    """Check that items can be appended to SIDs of these settings, as far as vectors are made of interactions.
 
     Raises:
         ConfigError: If they cannot.
     """
-    if INTERACTIONS in (config.encoder, then.get("encoder")):
+    if INTERACTIONS in (config.encoder, first.get("encoder")):
         raise ConfigError(
             f"{folder}: SIDs of interactions alone were asked for, but new items have none, and those of a larger "
             "corpus give known items other vectors. Append to SIDs with text (with_interactions true), or rebuild all."
         )
-    beside = bool(then.get("with_interactions"))
-    if beside != config.with_interactions:
+    with_interactions = bool(first.get("with_interactions"))
+    if with_interactions != config.with_interactions:
+        word = str(with_interactions).lower()
         raise ConfigError(
-            f"with_interactions is {str(config.with_interactions).lower()}, but {folder} was made with "
-            f"{str(beside).lower()}. Give --with_interactions {str(beside).lower()}."
+            f"with_interactions is {str(config.with_interactions).lower()}, but {folder} was made with {word}. Give "
+            f"--with_interactions {word}."
         )
-    if beside and quantiser.encoder is not None:
+    if with_interactions and quantiser.encoder is not None:
         raise ConfigError(
             f"{folder}: an autoencoder reads texts and interactions together, and new items have no interactions. "
             "Append to SIDs of method residual_kmeans, or rebuild all."
@@ -281,18 +289,18 @@ def _check_interactions(folder: Path, then: Mapping[str, Any], config: SidConfig
 
 
 def _points_by_text(
-    given: MethodInputs, fitted: FittedTexts | None, quantiser: Quantiser, known: np.ndarray, kept: np.ndarray
+    inputs: MethodInputs, fitted: FittedTexts | None, quantiser: Quantiser, known: np.ndarray, known_codes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points and codes of items by their text alone; the part of interactions of a point is that of its codes.
 
     The interactions of a larger corpus have other factors, so those of known items are read from their codes as well.
 
     Args:
-        given: The inputs.
+        inputs: The inputs.
         fitted: Texts that TF-IDF was fitted on.
         quantiser: Codebooks of texts with interactions beside them.
         known: int64 (K,), items that have codes.
-        kept: int (K, L), these codes.
+        known_codes: int (K, L), these codes.
 
     Returns:
         Points, float32 (N, D), and codes, int32 (N, L).
@@ -300,23 +308,23 @@ def _points_by_text(
     Raises:
         DataError: If the texts' vectors are not narrower than the codebooks.
     """
-    texts = text_part(replace(given, config=replace(given.config, with_interactions=False)).vectors(fitted))
-    width, books = texts.shape[1], quantiser.codebooks
+    texts = text_part(replace(inputs, config=replace(inputs.config, with_interactions=False)).vectors(fitted))
+    width, codebooks = texts.shape[1], quantiser.codebooks
     if width >= quantiser.width:
         raise DataError(
             f"vectors of texts have {width} dimensions, but the codebooks have {quantiser.width} for texts and "
             "interactions. Use the encoder and the settings that they were made with."
         )
-    codes, _ = assign(texts, [np.ascontiguousarray(book[:, :width]) for book in books], given.config.threads)
-    codes[known] = kept
-    interactions = sum(book[codes[:, level], width:] for level, book in enumerate(books))
+    codes, _ = assign(texts, [np.ascontiguousarray(book[:, :width]) for book in codebooks], inputs.config.threads)
+    codes[known] = known_codes
+    interactions = sum(book[codes[:, level], width:] for level, book in enumerate(codebooks))
     return np.hstack([texts, interactions]).astype(np.float32), codes
 
 
 MAKERS: dict[str, Callable[[MethodInputs], CodesAndPoints]] = {
     "residual_kmeans": partial(_make_kmeans, balanced=False),
     "balanced_kmeans": partial(_make_kmeans, balanced=True),
-    "opq": lambda given: _fitted(given, given.rows(), product_kmeans),
+    "opq": lambda inputs: _fitted(inputs, inputs.rows(), product_kmeans),
     "rq_vae": partial(_make_rq_vae, plus=False),
     "rq_vae_plus": partial(_make_rq_vae, plus=True),
     "published": _make_published,
@@ -325,26 +333,21 @@ MAKERS: dict[str, Callable[[MethodInputs], CodesAndPoints]] = {
 }
 
 
-def resolve(made: CodesAndPoints, config: SidConfig) -> tuple[np.ndarray, Resolution]:
+def resolve(result: CodesAndPoints, config: SidConfig) -> tuple[np.ndarray, Resolution]:
     """Codes of all items of the corpus without collisions, as far as the settings require."""
-    books = made.quantiser.codebooks if made.quantiser else None
-    if made.new is None or made.kept is None or made.points is None:
-        return resolve_collisions(
-            made.codes,
-            config.collisions,
-            vectors=made.points,
-            codebooks=books,
-            left=made.left,
-        )
+    points, new_items, known_codes = result.points, result.new_items, result.known_codes
     codes, resolution = resolve_collisions(
-        made.codes,
+        result.codes,
         config.collisions,
-        vectors=made.points[made.new],
-        codebooks=books,
-        taken=made.taken,
+        vectors=points if points is None or new_items is None else points[new_items],
+        codebooks=result.quantiser.codebooks if result.quantiser else None,
+        taken=result.taken_codes,
+        left=result.distances,
     )
-    known = np.setdiff1d(np.arange(len(made.points)), made.new)
-    return stack_codes(made.kept, codes)[np.argsort(np.concatenate([known, made.new]))], resolution
+    if new_items is None or known_codes is None:
+        return codes, resolution
+    known = np.setdiff1d(np.arange(len(known_codes) + len(new_items)), new_items)
+    return stack_codes(known_codes, codes)[np.argsort(np.concatenate([known, new_items]))], resolution
 
 
 @dataclass(frozen=True)
@@ -388,33 +391,32 @@ def run_build_sids(config: SidConfig) -> SidResult:
     with stage.work() as work:
         with work.phase("load"):
             items = load_encoded(config, stage.inputs)
-        given = MethodInputs(items, config, stage.inputs, {}, work)
+        inputs = MethodInputs(items, config, stage.inputs, {}, work)
         with work.phase("quantise"):
-            made = MAKERS[config.method](given)
+            result = MAKERS[config.method](inputs)
         with work.phase("resolve"):
-            codes, resolution = resolve(made, config)
-        table = SidTable(codes, given.item_ids)
-        books = made.quantiser.codebooks if made.quantiser else None
-        stage.given = replace(stage.given, **made.settings)
+            codes, resolution = resolve(result, config)
+        table = SidTable(codes, inputs.item_ids)
+        stage.given = replace(stage.given, **result.settings)
         with work.phase("measure"):
             report = sid_report(
                 config.method,
                 codes,
                 resolution,
-                vectors=made.points,
-                codebooks=books,
-                counts=given.counts,
+                vectors=result.points,
+                codebooks=result.quantiser.codebooks if result.quantiser else None,
+                counts=inputs.counts,
                 seed=config.seed,
             )
-        counts = {**given.counts, "levels": table.levels, **asdict(resolution.after)}
+        counts = {**inputs.counts, "levels": table.levels, **asdict(resolution.after)}
         with work.finish(seed=config.seed, counts=counts) as folder:
             table.save_index(folder / INDEX_FILE)
             write_json(folder / REPORT_FILE, report)
-            if made.quantiser is not None:
-                made.quantiser.save(folder / CODEBOOKS_FILE)
-            if made.fitted is not None:
-                made.fitted.save(folder)
-    _say(report)
+            if result.quantiser is not None:
+                result.quantiser.save(folder / CODEBOOKS_FILE)
+            if result.fitted is not None:
+                result.fitted.save(folder)
+    _log_report(report)
     logger.info("SIDs of %d items are in %s.", len(table), stage.output)
     return _result(stage.output, table, report, up_to_date=False)
 
@@ -424,12 +426,15 @@ def _result(output: Path, table: SidTable, report: Mapping[str, Any], up_to_date
     return SidResult(output, [line, advice(report)], metrics=report, up_to_date=up_to_date, table=table)
 
 
-def _say(report: Mapping[str, Any]) -> None:
+def _log_report(report: Mapping[str, Any]) -> None:
     """Log the table's report, and warn of a collapsed level."""
     for line in report_lines(report):
         logger.info("%s", line)
     counts = report["counts"]
-    alike = counts.get("empty_texts", 0) + counts.get("duplicate_texts", 0) > report["items"] / 2
+    has_few_texts = counts.get("empty_texts", 0) + counts.get("duplicate_texts", 0) > report["items"] / 2
+    reason = (
+        "Most have no text, or that of another" if has_few_texts else "Raise codebook_sizes, or try another encoder"
+    )
     for use in report["levels"]:
         if use["size"] is not None and use["size"] > 2 and use["largest"] > report["items"] / 2:
             logger.warning(
@@ -437,5 +442,5 @@ def _say(report: Mapping[str, Any]) -> None:
                 use["level"],
                 use["largest"],
                 report["items"],
-                "Most have no text, or that of another" if alike else "Raise codebook_sizes, or try another encoder",
+                reason,
             )

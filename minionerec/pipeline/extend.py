@@ -93,23 +93,29 @@ def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
     return StageResult(output, [f"{counts['items_new']} of {counts['items']} items are new: {output}"], counts)
 
 
-def check_known_items(before: SidTable, table: SidTable, folder: Path, sids: str) -> None:
+def check_known_items(known: SidTable, table: SidTable, folder: Path, sids: str) -> None:
     """Check that every item of a checkpoint has the SID that it had.
+
+    Args:
+        known: The checkpoint's SIDs.
+        table: The SIDs of the larger catalogue.
+        folder: The checkpoint, for messages.
+        sids: Path of the larger catalogue's SIDs, for messages.
 
     Raises:
         DataError: Naming the first item that has none, or another.
     """
-    now = dict(zip(table.item_ids, table.sids, strict=True))
+    by_item = dict(zip(table.item_ids, table.sids, strict=True))
     remedy = "Append to the checkpoint's SIDs (minionerec build-sids --method append)"
-    missing = [item for item in before.item_ids if item not in now]
+    missing = [item for item in known.item_ids if item not in by_item]
     if missing:
         raise DataError(
-            f"{sids}: {len(missing)} of the {len(before)} items of {folder}, such as {missing[0]!r}, are missing. "
+            f"{sids}: {len(missing)} of the {len(known)} items of {folder}, such as {missing[0]!r}, are missing. "
             f"{remedy}, and keep its items in the corpus; an item that is sold no more is left out when recommending."
         )
-    for item, sid in zip(before.item_ids, before.sids, strict=True):
-        if now[item] != sid:
-            raise DataError(f"{sids}: item {item!r} has the SID {now[item]}, but in {folder} {sid}. {remedy}.")
+    for item, sid in zip(known.item_ids, known.sids, strict=True):
+        if by_item[item] != sid:
+            raise DataError(f"{sids}: item {item!r} has the SID {by_item[item]}, but in {folder} {sid}. {remedy}.")
 
 
 def _extend(
@@ -123,30 +129,31 @@ def _extend(
     start: str,
 ) -> Bundle:
     """The checkpoint with the larger table; the number of its new tokens is added to the counts."""
-    before, model = bundle.table, bundle.model
+    known, model = bundle.table, bundle.model
     if not isinstance(model, CatalogueModel):
-        counts["tokens_new"] = extend_code_rows(model, bundle.tokenizer, before, table)
+        counts["tokens_new"] = extend_code_rows(model, bundle.tokenizer, known, table)
         return replace(bundle, table=table)
     check_lengths(model, table.codes)
     add_code_tokens(bundle.tokenizer, table)
-    counts["tokens_new"] = len(set(table.tokens) - set(before.tokens))
-    text = given = None
+    counts["tokens_new"] = len(set(table.tokens) - set(known.tokens))
+    text = vectors_given = None
     if model.texts_width:
         texts = None if fitted is None else fitted.texts
-        given = text = sid_text(corpus, table, vectors, model.texts_width, texts)
-        _check_text(model, before, table, text, checkpoint, vectors)
+        vectors_given = text = sid_text(corpus, table, vectors, model.texts_width, texts)
+        _check_text(model, known, table, text, checkpoint, vectors)
     if columns := model.item_columns():
-        codes_of_columns = sid_columns(corpus, table, columns)
-        given = codes_of_columns if text is None else np.concatenate([text, codes_of_columns], axis=1)
-    transitions = None if model.pairs is None else _counted(corpus, table, model)
+        column_codes = sid_columns(corpus, table, columns)
+        vectors_given = column_codes if text is None else np.concatenate([text, column_codes], axis=1)
+    transitions = None if model.pairs is None else _count_pairs(corpus, table, model)
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
-    alike = None if model.experts is None else sid_neighbours(corpus, table, vectors, text)
-    grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), given, transitions, start, alike)
-    return replace(bundle, model=grown, table=table)
+    neighbours = None if model.experts is None else sid_neighbours(corpus, table, vectors, text)
+    vocab_size = len(bundle.tokenizer)
+    extended = extended_catalogue(model, codes, tokens, vocab_size, vectors_given, transitions, start, neighbours)
+    return replace(bundle, model=extended, table=table)
 
 
 def _check_text(
-    model: CatalogueModel, before: SidTable, table: SidTable, text: np.ndarray, checkpoint: str, vectors: str
+    model: CatalogueModel, known: SidTable, table: SidTable, text: np.ndarray, checkpoint: str, vectors: str
 ) -> None:
     """Check that text vectors of known SIDs are those that the model was trained with.
 
@@ -158,31 +165,31 @@ def _check_text(
             f"vectors {vectors} are {text.shape[1]} wide, but {checkpoint} was trained with vectors "
             f"{model.texts_width} wide. Give --vectors from the encoder that it was trained with."
         )
-    known = set(before.item_ids)
-    joined = {sid for item, sid in zip(table.item_ids, table.sid_numbers, strict=True) if item not in known}
-    position = indices_among(before.distinct_codes, table.distinct_codes)
-    alike = (position >= 0) & ~np.isin(np.arange(table.n_unique), list(joined))
-    then = model.text[:, : model.texts_width].float().numpy()[position[alike]]
-    moved, length = float(((text[alike] - then) ** 2).sum()), float((then**2).sum())
+    known_items = set(known.item_ids)
+    joined = {sid for item, sid in zip(table.item_ids, table.sid_numbers, strict=True) if item not in known_items}
+    numbers = indices_among(known.distinct_codes, table.distinct_codes)
+    is_compared = (numbers >= 0) & ~np.isin(np.arange(table.n_unique), list(joined))
+    trained = model.text[:, : model.texts_width].float().numpy()[numbers[is_compared]]
+    moved, length = float(((text[is_compared] - trained) ** 2).sum()), float((trained**2).sum())
     if moved > TEXT_TOLERANCE * length:
         raise DataError(
-            f"vectors {vectors}: those of the {len(then)} SIDs that {checkpoint} knows differ from what "
+            f"vectors {vectors}: those of the {len(trained)} SIDs that {checkpoint} knows differ from what "
             f"it was trained with by {moved / max(length, 1e-12):.0%} of their squared length: they are of another "
             "space, or of other texts. Give --vectors from the encoder that it was trained with."
         )
 
 
-def _counted(corpus: Corpus, table: SidTable, model: CatalogueModel) -> csr_array:
+def _count_pairs(corpus: Corpus, table: SidTable, model: CatalogueModel) -> csr_array:
     """Counts of pairs in the training examples, as `train-catalogue` counts them.
 
     Raises:
         DataError: If there is no pair.
     """
     shape, numbers = model.config, table.sid_numbers
-    found = training_transitions(corpus, corpus.max_history, shape.reach, shape.decay, shape.reverse, numbers=numbers)
-    if not found.nnz:
+    pairs = training_transitions(corpus, corpus.max_history, shape.reach, shape.decay, shape.reverse, numbers=numbers)
+    if not pairs.nnz:
         raise DataError(
             "the corpus has no training example with a history, so there is no pair to count. Keep the examples "
             "that the checkpoint was trained on in it."
         )
-    return found
+    return pairs

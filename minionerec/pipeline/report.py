@@ -132,7 +132,7 @@ def _counts(results: PageResults) -> dict[str, Any]:
 
 
 def results_json(results: PageResults) -> dict[str, Any]:
-    """All numbers of a report, unrounded."""
+    """The numbers of a report, unrounded."""
     examples, reference = results.examples, results.reference
     return {
         "split": results.split,
@@ -146,7 +146,9 @@ def results_json(results: PageResults) -> dict[str, Any]:
         "compared_with": results.first,
         "ranked": results.ranked,
         "level_with_best": results.level_with_best,
-        "recommenders": {name: _recommender_json(results, of) for name, of in results.recommenders.items()},
+        "recommenders": {
+            name: _recommender_json(results, recommender) for name, recommender in results.recommenders.items()
+        },
         "differences": [
             {"of": name, "minus": other, "levels": {level: _gaps(results, name, other, level) for level in known}}
             for name, other in results.pairs
@@ -172,7 +174,7 @@ def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, 
 
 
 def _recommender_json(results: PageResults, recommender: RecommenderResults) -> dict[str, Any]:
-    """One recommender."""
+    """The numbers of one recommender, unrounded."""
     name = recommender.name
     levels = [level for level in results.levels if recommender.has(level)]
     lists = results.evaluations[name].to_json()
@@ -186,10 +188,14 @@ def _recommender_json(results: PageResults, recommender: RecommenderResults) -> 
         "about": dict(recommender.about),
         "counted_by": recommender.counted_by or None,
         "metrics": {
-            level: {metric: of.to_json() for metric, of in results.estimates(level)[name].items()} for level in levels
+            level: {metric: estimate.to_json() for metric, estimate in results.estimates(level)[name].items()}
+            for level in levels
         },
         "by_seed": {
-            level: {metric: of.mean(1).tolist() for metric, of in results.values(name, level, results.metrics).items()}
+            level: {
+                metric: values.mean(1).tolist()
+                for metric, values in results.values(name, level, results.metrics).items()
+            }
             for level in levels
         },
         "minus_best": None if to_best is None else list(to_best),

@@ -15,11 +15,12 @@ In YAML a list is a list and a mapping a mapping; on the command line they are w
 
 import argparse
 import copy
+import dataclasses
 import math
 import os
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_origin
@@ -46,7 +47,7 @@ class Description:
     """Everything about a setting but its type and default.
 
     Attributes:
-        help: What it does, with its unit.
+        help: Effect of the setting, with its unit.
         known: The values that it takes (of a list, each of its entries; of a mapping, its keys); any if empty.
         least: Smallest number allowed.
         above: Number that it must exceed.
@@ -86,24 +87,24 @@ def setting(default: Any, help: str, **described: Any) -> Any:
     """A field of a configuration.
 
     Args:
-        default: Its default; a list or mapping is copied for every configuration.
-        help: What it does, with its unit.
-        described: The other attributes of its `Description`, by name.
+        default: Default value; a list or mapping is copied for every configuration.
+        help: Effect of the setting, with its unit.
+        described: Other attributes of the `Description`, by name.
     """
     metadata = {"setting": Description(help=help, **described)}
     if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 type_hints: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 """Name of each setting of a configuration class to its type."""
 
 
-def description(of: Field[Any]) -> Description:
+def description(field: Field[Any]) -> Description:
     """The description of a field that `setting` made."""
-    found: Description = of.metadata["setting"]
-    return found
+    described: Description = field.metadata["setting"]
+    return described
 
 
 @dataclass
@@ -143,10 +144,10 @@ class Settings:
             ArtefactError: If a URL cannot be fetched.
             ConfigError: If its protocol is not supported.
         """
-        found = copy.copy(self)
-        for each in fields(self):
-            setattr(found, each.name, _local(description(each), getattr(self, each.name)))
-        return found
+        local = copy.copy(self)
+        for field in fields(self):
+            setattr(local, field.name, _local(description(field), getattr(self, field.name)))
+        return local
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read; stages add what their settings do not name.
@@ -158,12 +159,12 @@ class Settings:
             ArtefactError: If a folder of parts cannot be read or fetched.
             ConfigError: If the protocol of its URL is not supported.
         """
-        of_parts = {each.name for each in fields(self) if description(each).parts}
-        found: dict[str, Path] = {}
+        may_be_folders = {field.name for field in fields(self) if description(field).parts}
+        inputs: dict[str, Path] = {}
         for name, path in _named_inputs(self).items():
-            parts = find_parts(path) if name in of_parts else None
-            found |= {name: Path(path)} if parts is None else {f"{name} {n:05}": one for n, one in enumerate(parts)}
-        return found
+            parts = find_parts(path) if name in may_be_folders else None
+            inputs |= {name: Path(path)} if parts is None else {f"{name} {n:05}": part for n, part in enumerate(parts)}
+        return inputs
 
     def named_paths(self) -> list[Path]:
         """Paths of all inputs that the settings name, whether they exist yet or not; recipes are ordered by them."""
@@ -185,7 +186,7 @@ class StageConfig(Settings):
 
     def deciding(self) -> dict[str, Any]:
         """Values that affect the result, by name: the settings declared so, and what a stage adds to them."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if _decides(self, each)}
+        return {field.name: getattr(self, field.name) for field in fields(self) if _decides(self, field)}
 
     def up_to_date(self) -> bool:
         """Whether the output was made from these settings and inputs, so that the stage need not be started."""
@@ -196,26 +197,26 @@ class StageConfig(Settings):
 
 def path_settings(config_class: type[Any]) -> list[str]:
     """Names of the settings that are paths: of inputs, of what is written, and others."""
-    return [each.name for each in fields(config_class) if _is_path(each)]
+    return [field.name for field in fields(config_class) if _is_path(field)]
 
 
-def _is_path(of: Field[Any]) -> bool:
-    described = description(of)
-    return bool(described.input_kind or described.writes or described.path or of.name == "output")
+def _is_path(field: Field[Any]) -> bool:
+    described = description(field)
+    return bool(described.input_kind or described.writes or described.path or field.name == "output")
 
 
 def _named_inputs(config: Any) -> dict[str, str]:
     """Name of each setting that names an input to its path; of a mapping of paths, "setting key" to path."""
-    found: dict[str, str] = {}
-    for each in fields(config):
-        value = getattr(config, each.name)
-        if not description(each).input_kind or not value:
+    inputs: dict[str, str] = {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if not description(field).input_kind or not value:
             continue
         if isinstance(value, Mapping):
-            found |= {f"{each.name} {key}": path for key, path in value.items()}
+            inputs |= {f"{field.name} {key}": path for key, path in value.items()}
         else:
-            found[each.name] = value
-    return found
+            inputs[field.name] = value
+    return inputs
 
 
 def _local(described: Description, value: Any) -> Any:
@@ -232,26 +233,26 @@ def _local(described: Description, value: Any) -> Any:
 
 def input_kinds(config: Any) -> dict[str, str]:
     """Name of each declared input to the kind of artefact that it must be; "any" where it may be a file too."""
-    kinds = {each.name: description(each).input_kind for each in fields(config)}
+    kinds = {field.name: description(field).input_kind for field in fields(config)}
     return {name: kinds[name.partition(" ")[0]] for name in _named_inputs(config)}
 
 
-def _decides(config: Any, of: Field[Any]) -> bool:
-    described = description(of)
+def _decides(config: Any, field: Field[Any]) -> bool:
+    described = description(field)
     if not described.affects_result or described.input_kind:  # of an input the content does
         return False
-    return not _lacks_owner(config, of)
+    return not _lacks_owner(config, field)
 
 
-def _lacks_owner(config: Any, of: Field[Any]) -> bool:
+def _lacks_owner(config: Any, field: Field[Any]) -> bool:
     """Whether a setting belongs to another that has its default."""
-    owner = description(of).requires
-    return bool(owner) and any(each.name == owner and _is_default(config, each) for each in fields(config))
+    owner = description(field).requires
+    return bool(owner) and any(field.name == owner and _is_default(config, field) for field in fields(config))
 
 
-def _is_default(config: Any, of: Field[Any]) -> bool:
+def _is_default(config: Any, field: Field[Any]) -> bool:
     """Whether a setting has its default."""
-    return bool(getattr(config, of.name) == default_of(of))
+    return bool(getattr(config, field.name) == default_of(field))
 
 
 def check_settings(config: Any) -> None:
@@ -261,37 +262,37 @@ def check_settings(config: Any) -> None:
         ConfigError: Naming each invalid setting, its value and what is allowed.
     """
     problems: list[str] = []
-    for each in fields(config):
-        described = description(each)
-        if _is_path(each):
+    for field in fields(config):
+        described = description(field)
+        if _is_path(field):
             try:
-                setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
+                setattr(config, field.name, _at_home(field.name, getattr(config, field.name)))
             except ConfigError as error:
                 problems += error.lines()
-        value = getattr(config, each.name)
-        if _lacks_owner(config, each) and not _is_default(config, each):
-            problems.append(_without_owner(each.name, value, described.requires, getattr(config, described.requires)))
+        value = getattr(config, field.name)
+        if _lacks_owner(config, field) and not _is_default(config, field):
+            problems.append(_without_owner(field.name, value, described.requires, getattr(config, described.requires)))
         else:
-            problems += _value_problems(each, value)
+            problems += _value_problems(field, value)
     if problems:
         raise ConfigError(*problems)
 
 
-def _value_problems(of: Field[Any], value: Any) -> Iterator[str]:
+def _value_problems(field: Field[Any], value: Any) -> Iterator[str]:
     """The problems with the value of one setting by itself."""
-    described = description(of)
+    described = description(field)
     if described.required and not value and value != 0:
-        yield f"{of.name} is empty; give --{of.name}: {described.help}."
+        yield f"{field.name} is empty; give --{field.name}: {described.help}."
     for entry in value if isinstance(value, list | Mapping) else [value]:
         if described.known and entry is not None and entry not in described.known:
             known = ", ".join(str(word) for word in described.known if word)
-            yield f"unknown {of.name} {shown(entry)}; known: {known}."
-    if (described.writes or of.name == "output") and is_remote(value):
+            yield f"unknown {field.name} {shown(entry)}; known: {known}."
+    if (described.writes or field.name == "output") and is_remote(value):
         yield (
-            f"{of.name} is {shown(value)}, but outputs are written on this machine. Give a local folder, and copy it "
-            "there afterwards."
+            f"{field.name} is {shown(value)}, but outputs are written on this machine. Give a local folder, and copy "
+            "it there afterwards."
         )
-    for name, number in _entries_of(of.name, value):
+    for name, number in _entries_of(field.name, value):
         if isinstance(number, int | float) and not isinstance(number, bool) and not _in_range(number, described):
             yield f"{name} is {number}; it must be {_range_in_words(described)}."
 
@@ -303,22 +304,23 @@ def _at_home(name: str, value: Any, inside: bool = False) -> Any:
     """
     if isinstance(value, Mapping):
         return {
-            key: _at_home(f"{name} {key}", each, inside or isinstance(each, Mapping)) for key, each in value.items()
+            key: _at_home(f"{name} {key}", entry, inside or isinstance(entry, Mapping)) for key, entry in value.items()
         }
     if isinstance(value, list):
         return [_at_home(name, entry, inside) for entry in value]
     if not isinstance(value, str) or not value.startswith("~"):
         return value
-    found = os.path.expanduser(value)
-    if found.startswith("~") and not inside:
+    expanded = os.path.expanduser(value)
+    if expanded.startswith("~") and not inside:
         raise ConfigError(f"{name} is {shown(value)}, but there is no such user. Fix the name, or write ./{value}")
-    return found
+    return expanded
 
 
-def _without_owner(name: str, value: Any, owner: str, other: Any) -> str:
-    word = str(other).lower() if isinstance(other, bool) else shown(other) if other else "empty"
-    given = f"--{owner} true" if other is False else f"--{owner}"
-    return f"{name} is {shown(value)}, but {owner} is {word}; give {given}, or leave {name} out."
+def _without_owner(name: str, value: Any, owner: str, default: Any) -> str:
+    """The message that a setting means nothing while the one that it belongs to has its default."""
+    word = str(default).lower() if isinstance(default, bool) else shown(default) if default else "empty"
+    flag = f"--{owner} true" if default is False else f"--{owner}"
+    return f"{name} is {shown(value)}, but {owner} is {word}; give {flag}, or leave {name} out."
 
 
 def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -361,7 +363,7 @@ def parse_settings(
         config_class: The configuration's dataclass.
         words: Command-line words.
         program: Name of the command, for `--help`.
-        summary: What it does, for `--help`.
+        summary: Description of the command, for `--help`.
         fallback: The configuration where there is no `--config`; it is logged.
         read: Reads the settings that `--config` names, each as its type; `file_values` if None.
 
@@ -370,14 +372,14 @@ def parse_settings(
         SystemExit: After `--help`.
     """
     parsed, unknown = settings_parser(config_class, program, summary).parse_known_args(words)
-    known = {each.name: each for each in fields(config_class)}  # type: ignore[arg-type]
+    known = {field.name: field for field in fields(config_class)}  # type: ignore[arg-type]
     problems: list[str] = []
     if unknown:
         flags = [word[2:].partition("=")[0] for word in unknown if word.startswith("--")]
-        meant = "".join(_meant(flag, known, "--") for flag in flags)
-        problems.append(f"unrecognized arguments: {' '.join(unknown)}.{meant} See --help.")
-    given = vars(parsed)
-    file = given.pop("config", None)
+        suggestions = "".join(_suggestion(flag, known, "--") for flag in flags)
+        problems.append(f"unrecognized arguments: {' '.join(unknown)}.{suggestions} See --help.")
+    flag_values = vars(parsed)
+    file = flag_values.pop("config", None)
     if file is None and fallback is not None:
         logger.info("No --config given: using the demo configuration, %s.", fallback)
         file = fallback
@@ -387,12 +389,12 @@ def parse_settings(
     except ConfigError as error:
         problems += error.lines()
     try:
-        values |= typed_values(config_class, given, "--")
+        values |= typed_values(config_class, flag_values, "--")
     except ConfigError as error:
         problems += error.lines()
     if problems:
         raise ConfigError(
-            *problems, *(wrong for key, value in values.items() for wrong in _value_problems(known[key], value))
+            *problems, *(problem for key, value in values.items() for problem in _value_problems(known[key], value))
         )
     return config_class(**values)
 
@@ -408,7 +410,7 @@ def file_values(config_class: type[Any], file: str) -> dict[str, Any]:
 
 
 def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Some settings of a configuration in a YAML mapping, each as its type.
+    """Convert settings of a YAML mapping to the types of a configuration.
 
     Args:
         config_class: The configuration's dataclass.
@@ -418,29 +420,29 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
     Raises:
         ConfigError: Naming every unknown key, and every value that does not fit.
     """
-    hints, known = type_hints(config_class), {each.name: each for each in fields(config_class)}
-    found: dict[str, Any] = {}
+    hints, known = type_hints(config_class), {field.name: field for field in fields(config_class)}
+    typed: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in values.items():
         if key not in known:
-            meant = _meant(key, known)
-            problems.append(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{meant}")
+            suggestion = _suggestion(key, known)
+            problems.append(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{suggestion}")
             continue
         try:
-            found[key] = convert(value, hints[key], f"--{key}" if where == "--" else f"{where}: {key}")
+            typed[key] = convert(value, hints[key], f"--{key}" if where == "--" else f"{where}: {key}")
         except ConfigError as error:
             problems += error.lines()
     if problems:
         raise ConfigError(
-            *problems, *(wrong for key, value in found.items() for wrong in _value_problems(known[key], value))
+            *problems, *(problem for key, value in typed.items() for problem in _value_problems(known[key], value))
         )
-    return found
+    return typed
 
 
-def _meant(key: object, known: Collection[str], dashes: str = "") -> str:
+def _suggestion(key: object, known: Collection[str], dashes: str = "") -> str:
     """The setting that an unknown one was renamed to, or that it is most like, as a sentence; "" for none."""
-    new = _RENAMED.get(str(key))
-    return f" {dashes}{key} is now {dashes}{new}." if new in known else did_you_mean(key, known)
+    name = _RENAMED.get(str(key))
+    return f" {dashes}{key} is now {dashes}{name}." if name in known else did_you_mean(key, known)
 
 
 def settings_parser(config_class: type[Any], program: str = "", summary: str = "") -> CommandParser:
@@ -458,9 +460,9 @@ def settings_parser(config_class: type[Any], program: str = "", summary: str = "
         help="YAML file with any of the settings below, or RECIPE#STEP, such as demo#sft; flags win over it",
     )
     hints = type_hints(config_class)
-    for each in fields(config_class):
-        described, kind = description(each), without_none(hints[each.name])
-        default = default_text(each)
+    for field in fields(config_class):
+        described, kind = description(field), without_none(hints[field.name])
+        default = default_text(field)
         shown = f" (default: {default})" if default else ""
         choice = f"; one of {', '.join(str(word) for word in described.known if word)}" if described.known else ""
         options: dict[str, Any] = {"help": f"{described.help}{choice}{shown}".replace("%", "%%")}
@@ -472,16 +474,16 @@ def settings_parser(config_class: type[Any], program: str = "", summary: str = "
             options |= {"nargs": "*", "metavar": "VALUE"}
         else:
             options["metavar"] = {int: "N", float: "X"}.get(kind, "TEXT")
-        parser.add_argument(f"--{each.name}", **options)
+        parser.add_argument(f"--{field.name}", **options)
     return parser
 
 
-def default_of(of: Field[Any]) -> Any:
+def default_of(field: Field[Any]) -> Any:
     """The default of a setting; a list or mapping is a new one."""
-    return of.default if of.default_factory is MISSING else of.default_factory()
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def default_text(of: Field[Any]) -> str:
+def default_text(field: Field[Any]) -> str:
     """The default of a setting as words of a command line; "" for an empty one."""
-    value = default_of(of)
+    value = default_of(field)
     return "" if value in (None, "", [], {}) else in_words(value)

@@ -1,4 +1,4 @@
-"""Tables of semantic IDs side by side, judged before any recommender is trained: one page to read."""
+"""The stage `sid-report`: one page that compares tables of semantic IDs, before any recommender is trained."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,12 +35,12 @@ _FITTED = "Its vectors are made of the training interactions that bits and buyer
 
 @dataclass(frozen=True)
 class Judged:
-    """One table of semantic IDs.
+    """A table of semantic IDs and its measures.
 
     Attributes:
         table: The table.
         report: `report.json` of its artefact.
-        measures: Its measures.
+        measures: Measures of the table.
         fitted: Whether its vectors are made of the interactions that it is measured on.
     """
 
@@ -51,13 +51,13 @@ class Judged:
 
     @property
     def advice(self) -> str:
-        """What to try, or that nothing is wrong."""
-        found = advice(self.report, self.measures)
-        return f"{found} {_FITTED}" if self.fitted else found
+        """The advice of `minionerec.sid.report.advice`, and a note if the table is favoured."""
+        text = advice(self.report, self.measures)
+        return f"{text} {_FITTED}" if self.fitted else text
 
 
 def overview(judged: Mapping[str, Judged]) -> Section:
-    """One row per table: codes, unique SIDs, and bits per item."""
+    """The summary: codes, unique SIDs and bits per item, one row per table."""
     tiles, rows = [], []
     for name, entry in judged.items():
         measures, counts = entry.measures, entry.measures.collisions
@@ -142,10 +142,10 @@ def collisions(judged: Mapping[str, Judged]) -> Section:
     """The number of items that share an SID, before and after collision handling."""
     rows = []
     for name, entry in judged.items():
-        made = entry.report["collisions"]
+        resolution = entry.report["collisions"]
         for when in ("before", "after"):
-            counts = made[when]
-            first = when == "before"
+            counts = resolution[when]
+            is_first = when == "before"
             rows.append(
                 [
                     name,
@@ -155,9 +155,9 @@ def collisions(judged: Mapping[str, Judged]) -> Section:
                     percent(counts["sharing_rate"]),
                     percent(counts["surplus_rate"]),
                     f"{counts['largest_bucket']:,}",
-                    "" if first else made["method"],
-                    "" if first else f"{made['moved']:,}",
-                    "" if first else number(made["distance_paid"]),
+                    "" if is_first else resolution["method"],
+                    "" if is_first else f"{resolution['moved']:,}",
+                    "" if is_first else number(resolution["distance_paid"]),
                 ]
             )
     headers = [
@@ -181,7 +181,7 @@ def collisions(judged: Mapping[str, Judged]) -> Section:
 
 
 def prefixes(judged: Mapping[str, Judged]) -> Section:
-    """How similar the items of a prefix are, and how predictable the next prefix is, by length."""
+    """Similarity of the items of a prefix, and predictability of the next prefix, by length."""
     rows = []
     for name, entry in judged.items():
         for measures in entry.measures.prefixes:
@@ -222,16 +222,18 @@ def prefixes(judged: Mapping[str, Judged]) -> Section:
     if plots.available():
         by_name = {name: entry.measures.prefixes for name, entry in judged.items()}
         panels: dict[str, dict[str, list[float | None]]] = {
-            "word purity": {name: [each.word_purity for each in found] for name, found in by_name.items()},
-            "buyer purity": {name: [each.buyer_purity for each in found] for name, found in by_name.items()},
-            f"next prefix in {HITS}": {name: [each.next_hits for each in found] for name, found in by_name.items()},
+            "word purity": {name: [prefix.word_purity for prefix in lengths] for name, lengths in by_name.items()},
+            "buyer purity": {name: [prefix.buyer_purity for prefix in lengths] for name, lengths in by_name.items()},
+            f"next prefix in {HITS}": {
+                name: [prefix.next_hits for prefix in lengths] for name, lengths in by_name.items()
+            },
         }
         blocks.append(Figure(plots.prefix_lines(panels), "Prefix measures by length."))
     return Section("Prefixes", blocks)
 
 
-def buckets(judged: Mapping[str, Judged], titles: Sequence[str], wanted: int, seed: int) -> Section:
-    """Items that share a prefix, of each table the largest group and others at random."""
+def buckets(judged: Mapping[str, Judged], titles: Sequence[str], count: int, seed: int) -> Section:
+    """Items that share a prefix: of each table the largest group, and others at random up to `count`."""
     blocks: list[Block] = []
     rng = np.random.default_rng(seed)
     for name, entry in judged.items():
@@ -239,16 +241,16 @@ def buckets(judged: Mapping[str, Judged], titles: Sequence[str], wanted: int, se
         groups = prefix_numbers(entry.table.codes)[length - 1]
         sizes = np.bincount(groups)
         order = np.argsort(-sizes, kind="stable")
-        several = order[sizes[order] > 1]
-        selected = several[:1].tolist()  # the largest, and others at random
-        others = several[1:]
-        selected += np.sort(rng.choice(others, min(max(wanted - 1, 0), len(others)), replace=False)).tolist()
-        for group in selected[:wanted]:
+        shared = order[sizes[order] > 1]
+        drawn = rng.choice(shared[1:], min(max(count - 1, 0), len(shared[1:])), replace=False)
+        selected = [*shared[:1].tolist(), *np.sort(drawn).tolist()]
+        for group in selected[:count]:
             members = np.flatnonzero(groups == group)
             prefix = "".join(entry.table.token_tuples[members[0]][:length])
-            shown = [f"{entry.table.sids[item]}  {shorten(titles[item])}" for item in members[:_TITLES_SHOWN].tolist()]
-            left = [f"... and {len(members) - len(shown):,} more"] if len(members) > len(shown) else []
-            blocks.append(Details(f"{name}: {prefix}, {len(members):,} items", "\n".join([*shown, *left])))
+            lines = [f"{entry.table.sids[item]}  {shorten(titles[item])}" for item in members[:_TITLES_SHOWN].tolist()]
+            if len(members) > len(lines):
+                lines.append(f"... and {len(members) - len(lines):,} more")
+            blocks.append(Details(f"{name}: {prefix}, {len(members):,} items", "\n".join(lines)))
     note = "Of each table the largest group of items that share a prefix, and others drawn at random."
     return Section("Example buckets", [note, *blocks])
 
@@ -295,8 +297,8 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
                 write_json(folder / JSON_FILE, measures)
     output = stage.output
     measures = read_json(output / JSON_FILE)
-    bits = [f"{name}: {found['bits_per_item']:.3f} bits per item" for name, found in measures.items()]
-    verdicts = [f"{name}: {found['advice']}" for name, found in measures.items()]
+    bits = [f"{name}: {table['bits_per_item']:.3f} bits per item" for name, table in measures.items()]
+    verdicts = [f"{name}: {table['advice']}" for name, table in measures.items()]
     lines = [*bits, *verdicts, f"Report: {output / HTML_FILE}"]
     return StageResult(output, lines, metrics=measures, up_to_date=up_to_date)
 
@@ -313,13 +315,13 @@ def judge(tables: Mapping[str, str], corpus: Corpus, vectors: np.ndarray) -> dic
         Display name to the table with its measures.
     """
     item_ids = corpus.items["item_id"].astype(str).tolist()
-    rows = corpus.rows("train")
+    examples = corpus.rows("train")
     evidence = gather_evidence(
         vectors,
         corpus.items["title"].fillna("").astype(str).tolist(),
-        rows.users.tolist(),
-        rows.histories.tolist(),
-        rows.targets,
+        examples.users.tolist(),
+        examples.histories.tolist(),
+        examples.targets,
     )
     judged = {}
     for name, path in tables.items():

@@ -85,7 +85,7 @@ C = TypeVar("C", bound=StageConfig)
 
 
 class Stage(Generic[C]):
-    """One stage with its settings.
+    """A stage with its settings.
 
     Args:
         config: The settings as given.
@@ -95,9 +95,9 @@ class Stage(Generic[C]):
         settings: Values that affect the result; those of `config.deciding()` if None.
 
     Attributes:
-        name: Its name; None where it is not in the registry of stages.
+        name: Name of the stage; None where it is not in the registry of stages.
         given: The settings as given, with URLs; the manifest keeps them.
-        config: The same with local paths (`Settings.local`), for whatever reads an input.
+        config: Settings with local paths (`Settings.local`), for code that reads inputs.
         output: The directory; of a link, its target.
         inputs: Name to local path of everything that is read.
         settings: Values that affect the result, as plain values.
@@ -142,9 +142,9 @@ class Stage(Generic[C]):
         if not is_artefact(self.output):
             return None
         manifest = read_manifest(self.output)
-        made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
-        made_by = (manifest["kind"], manifest.get("settings"), made_from)
-        if made_by != (self.kind, self.settings, self._fingerprints()):
+        if (manifest["kind"], manifest.get("settings")) != (self.kind, self.settings):
+            return None
+        if _hashes(manifest["inputs"]) != _hashes(input_record(self.inputs)):
             return None
         changed = changed_file(self.output)
         if changed is not None:
@@ -180,30 +180,28 @@ class Stage(Generic[C]):
                 verify_files(path, manifest)
 
     def check_launch(self, launch: Mapping[str, Any]) -> None:
-        """Check that this launch can go on with what an unfinished run, or a finished one to be extended, has saved.
+        """Check that this launch can continue an unfinished run, or a finished one that is to be extended.
 
         Nothing is written, and every process of a launch comes to the same result.
 
         Args:
-            launch: What the trainer's states can depend on, see `launch_in_words`.
+            launch: Properties of the launch that a trainer's states can depend on, see `launch_in_words`.
 
         Raises:
             ConfigError: Naming both launches.
         """
-        beside = (self.partial, self.finished) if self.output.name else ()  # an output "." is refused later
-        folder = next((path for path in beside if (path / RECORD_FILE).is_file()), None)
-        if folder is None or self.config.restart or self._differences(folder, self._fingerprints()):  # reported later
-            return
-        then = saved_launch(folder)
-        now = {name: launch.get(name) for name in then}
-        if then != now:
+        folders = (self.partial, self.finished) if self.output.name else ()  # an output "." is refused later
+        folder = next((path for path in folders if (path / RECORD_FILE).is_file()), None)
+        if folder is None or self.config.restart or self._differences(folder, _hashes(input_record(self.inputs))):
+            return  # differences are reported later
+        saved = saved_launch(folder)
+        current = {name: launch.get(name) for name in saved}
+        if saved != current:
             raise ConfigError(
-                f"{folder}: was written by {launch_in_words(then)}, and cannot be continued by {launch_in_words(now)}. "
-                "Launch it as it was, choose another output, or give --restart true to begin again."
+                f"{folder}: was written by {launch_in_words(saved)}, and cannot be continued by "
+                f"{launch_in_words(current)}. Launch it as it was, choose another output, or give --restart true to "
+                "begin again."
             )
-
-    def _fingerprints(self) -> dict[str, str]:
-        return {name: record["sha256"] for name, record in input_record(self.inputs).items()}
 
     @contextmanager
     def work(self) -> Iterator["Work"]:
@@ -222,14 +220,14 @@ class Stage(Generic[C]):
         with locked(self.output, self.kind), _alone():
             if is_main_process():
                 self._check_output()
-            states, read = _states(self.inputs), input_record(self.inputs)
-            fingerprints = {name: record["sha256"] for name, record in read.items()}
+            states, records = _states(self.inputs), input_record(self.inputs)
+            hashes = _hashes(records)
             if is_main_process():
-                self._prepare(fingerprints)
-                self._say_replaced(fingerprints)
+                self._prepare(hashes)
+                self._log_replaced(hashes)
             wait_for_everyone()
-            check_agreement(self.settings, fingerprints)
-            work = Work(self, read, states)
+            check_agreement(self.settings, hashes)
+            work = Work(self, records, states)
             try:
                 yield work
                 wait_for_everyone()
@@ -242,12 +240,12 @@ class Stage(Generic[C]):
             if output == path.resolve() or output in path.resolve().parents:
                 raise ArtefactError(f"{self.output}: is read as {name}, so it cannot be the output. Choose another.")
 
-    def _prepare(self, fingerprints: Mapping[str, str]) -> None:
-        """Leave no unfinished run but this one: it is resumed, or a finished one that is to be extended is."""
+    def _prepare(self, hashes: Mapping[str, str]) -> None:
+        """Keep at most one unfinished run: the one to resume, or a finished one that is to be extended."""
         if self.config.restart:
             shutil.rmtree(self.partial, ignore_errors=True)
         elif (self.partial / RECORD_FILE).is_file():
-            differences = self._differences(self.partial, fingerprints)
+            differences = self._differences(self.partial, hashes)
             if differences and self._is_done(self.partial):
                 shutil.rmtree(self.partial, ignore_errors=True)
             elif differences:
@@ -255,47 +253,51 @@ class Stage(Generic[C]):
                     f"{self.partial}: holds an unfinished run that differs in {', '.join(differences)}. Resume it with "
                     "the old settings, choose another output, or give --restart true to delete it."
                 )
-        elif (self.finished / RECORD_FILE).is_file() and not self._differences(self.finished, fingerprints):
+        elif (self.finished / RECORD_FILE).is_file() and not self._differences(self.finished, hashes):
             shutil.rmtree(self.partial, ignore_errors=True)
             self.finished.rename(self.partial)
         elif self.partial.exists():
             shutil.rmtree(self.partial, ignore_errors=True)
 
-    def _say_replaced(self, fingerprints: Mapping[str, str]) -> None:
-        """Log which inputs of the output that is to be replaced are others now, with their paths then."""
+    def _log_replaced(self, hashes: Mapping[str, str]) -> None:
+        """Log the inputs in which this run differs from the one whose output is to be replaced, with its paths."""
         if not is_artefact(self.output):
             return
-        then = read_manifest(self.output)["inputs"]
-        others = [
-            f"{name} {record['path']}" for name, record in then.items() if record["sha256"] != fingerprints.get(name)
+        records = read_manifest(self.output)["inputs"]
+        changed = [
+            f"{name} {record['path']}" for name, record in records.items() if record["sha256"] != hashes.get(name)
         ]
-        if others:
-            logger.info("%s was made from other content (%s) and will be replaced.", self.output, ", ".join(others))
+        if changed:
+            logger.info("%s was made from other content (%s) and will be replaced.", self.output, ", ".join(changed))
 
-    def _differences(self, folder: Path, fingerprints: Mapping[str, str]) -> list[str]:
+    def _differences(self, folder: Path, hashes: Mapping[str, str]) -> list[str]:
         """The differences between this run and the one that left a folder, in words."""
-        before = _read_record(folder)
-        then = before["settings"]
-        growing = {each.name for each in fields(self.config) if description(each).resumable}
-        names = [
-            f"{name} (then {in_words(then.get(name))}, now {in_words(value)})"
+        record = _read_record(folder)
+        settings = record["settings"]
+        resumable = {field.name for field in fields(self.config) if description(field).resumable}
+        differences = [
+            f"{name} (then {in_words(settings.get(name))}, now {in_words(value)})"
             for name, value in self.settings.items()
-            if then.get(name) != value and not (name in growing and _is_more(value, then.get(name)))
+            if settings.get(name) != value and not (name in resumable and _is_more(value, settings.get(name)))
         ]
-        return names or (["the inputs' content"] if before["inputs"] != fingerprints else [])
+        return differences or (["the inputs' content"] if record["inputs"] != hashes else [])
 
     def _is_done(self, folder: Path) -> bool:
         """Whether the output is that of the run that left a folder, which was then killed after its last write."""
         if not is_artefact(self.output):
             return False
-        manifest, began = read_manifest(self.output), _read_record(folder)
-        made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
-        return bool((began["settings"], began["inputs"]) == (manifest.get("settings"), made_from))
+        manifest, record = read_manifest(self.output), _read_record(folder)
+        return bool((record["settings"], record["inputs"]) == (manifest.get("settings"), _hashes(manifest["inputs"])))
+
+
+def _hashes(records: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Name of each input to the hash of its content, from the records of a manifest."""
+    return {name: record["sha256"] for name, record in records.items()}
 
 
 @contextmanager
 def locked(output: Path, kind: str) -> Iterator[None]:
-    """Lock an output against other runs, in the first process of a launch; who holds the lock may lock it again.
+    """Lock an output against other runs, in the first process of a launch; its holder may lock it again.
 
     Args:
         output: Directory of the artefact, or a link to it.
@@ -322,15 +324,15 @@ def locked(output: Path, kind: str) -> Iterator[None]:
 
 
 def _states(inputs: Mapping[str, Path]) -> dict[str, tuple[int, ...] | None]:
-    """What differs once a file was written or replaced, of an artefact its manifest: its size and times."""
-    found: dict[str, tuple[int, ...] | None] = {}
+    """Size and times of each input, of an artefact those of its manifest: they differ once it was written again."""
+    states: dict[str, tuple[int, ...] | None] = {}
     for name, path in inputs.items():
         try:
             state = (path / MANIFEST if path.is_dir() else path).stat()
-            found[name] = (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+            states[name] = (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
         except OSError:
-            found[name] = None
-    return found
+            states[name] = None
+    return states
 
 
 @contextmanager
@@ -346,7 +348,7 @@ def _alone() -> Iterator[None]:
 
 
 def saved_launch(folder: Path) -> dict[str, Any]:
-    """What the states in the folder of an unfinished run depend on of their launch; empty where nothing is known."""
+    """The launch that the states in the folder of an unfinished run depend on; empty where nothing is known."""
     try:
         launch = read_json(folder / LAUNCH_FILE)
     except ArtefactError:
@@ -377,7 +379,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
     """The settings and inputs of an unfinished run.
 
     Raises:
-        ConfigError: If that cannot be read.
+        ConfigError: If they cannot be read.
     """
     try:
         record = read_json(folder / RECORD_FILE)
@@ -423,11 +425,10 @@ class Work(Clock):
 
     @property
     def folder(self) -> Path:
-        """The folder for what must survive a kill; it exists once it was first read."""
+        """The folder for files that must survive a kill; it exists once this was first read."""
         if not self._open:
             if is_main_process():  # a resumed run may have been extended
-                fingerprints = {name: record["sha256"] for name, record in self.read.items()}
-                content = {"stage": self.stage.name, "settings": self.stage.settings, "inputs": fingerprints}
+                content = {"stage": self.stage.name, "settings": self.stage.settings, "inputs": _hashes(self.read)}
                 write_json(self.stage.partial / RECORD_FILE, content)
             wait_for_everyone()
             self._open = True
@@ -438,10 +439,10 @@ class Work(Clock):
         """Check that no input was changed since the run began; `finish` does so too, unless all were read before.
 
         Args:
-            last: Whether nothing is read after this: a training of hours is not lost by what is changed during it.
+            last: Whether nothing is read after this: a training of hours is not lost by a change during it.
 
         Raises:
-            ArtefactError: Naming the input. What this run has kept of them is removed.
+            ArtefactError: Naming the input. The files that this run has kept of them are removed.
         """
         self._check_inputs(discard=self._before is None)
         self._all_read = last
@@ -450,8 +451,8 @@ class Work(Clock):
         states = _states(self.stage.inputs)
         for name, record in self.read.items():
             path = self.stage.inputs[name]
-            same = states[name] is not None and states[name] == self._states[name]
-            if not same or fingerprint(path) != record["sha256"]:
+            is_untouched = states[name] is not None and states[name] == self._states[name]
+            if not is_untouched or fingerprint(path) != record["sha256"]:
                 if discard and is_main_process():
                     shutil.rmtree(self.stage.partial, ignore_errors=True)
                 raise ArtefactError(
@@ -489,7 +490,7 @@ class Work(Clock):
         """The current record, with those of earlier parts of the run."""
         self._turn()
         seconds = {"all": time.monotonic() - self._began, **self._seconds}
-        found = RunRecord(
+        record = RunRecord(
             command=command_words(),
             commit=self._commit,
             started=self._started,
@@ -503,8 +504,8 @@ class Work(Clock):
             peak_memory_bytes=peak_memory(),
             peak_gpu_memory_bytes=peak_gpu_memory(),
         )
-        found = found if self._before is None else joined_record(self._before, found)
-        return replace(found, seconds={name: round(value, 3) for name, value in found.seconds.items()})
+        record = record if self._before is None else joined_record(self._before, record)
+        return replace(record, seconds={name: round(value, 3) for name, value in record.seconds.items()})
 
     def keep(self) -> None:
         """Write the current record into the folder of the unfinished run, where there is one."""

@@ -46,21 +46,21 @@ class StageResult:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """One stage.
+    """A stage, as an entry of the registry.
 
     Attributes:
-        name: Its name.
-        summary: What it does, for `--help`.
-        config: Its configuration class, as "module:class".
-        run: Its function, as "module:function".
+        name: Name in commands, recipes and manifests.
+        summary: Description for `--help`.
+        config: Configuration class, as "module:class".
+        run: Function that runs the stage, as "module:function".
         launched: Whether it is started by `accelerate launch`, in one process or several.
         demo: Step of the demo recipe whose settings are used where the command line names no file, input or output;
             None where there is none.
         makes: Kinds of artefacts that it makes, other than that of its configuration.
         shown: Whether a recipe's run prints the stage's output again at its end.
-        seeds: How a recipe with several seeds runs it: "each", once for each seed, which its setting `seed` is given;
+        seeds: Runs of it in a recipe with several seeds: "each", once for each seed, which sets its setting `seed`;
             "all", once on the outputs of all seeds; "" as "each" where it reads the output of such a stage, else once.
-        title: What pages call a training of it; its name if empty.
+        title: Name of a training on pages; the name of the stage if empty.
     """
 
     name: str
@@ -76,8 +76,8 @@ class StageSpec:
 
     def config_class(self) -> type[Settings]:
         """The configuration class."""
-        found: type[Settings] = _named(self.config)
-        return found
+        config_class: type[Settings] = _named(self.config)
+        return config_class
 
     def defaults(self) -> dict[str, Any]:
         """The default value of each setting, by name."""
@@ -89,8 +89,8 @@ class StageSpec:
 
     def function(self) -> Callable[[Any], StageResult]:
         """The function that runs the stage."""
-        found: Callable[[Any], StageResult] = _named(self.run)
-        return found
+        function: Callable[[Any], StageResult] = _named(self.run)
+        return function
 
 
 def _named(path: str) -> Any:

@@ -72,17 +72,17 @@ from minionerec.training.trainer import (
 
 logger = get_logger(__name__)
 
-# How examples become optimiser steps: the arithmetic of batches.
+# The arithmetic of batches: examples to optimiser steps.
 
 
-def accumulation_steps(total: int, per_device: int, processes: int, what: str) -> int:
+def accumulation_steps(total: int, per_device: int, processes: int, names: str) -> int:
     """Micro-batches an optimiser step.
 
     Args:
         total: Examples (or prompts) an optimiser step, over all devices.
-        per_device: Those a device computes at a time.
+        per_device: Examples (or prompts) that a device computes at a time.
         processes: Number of devices.
-        what: The two settings' names, for the message.
+        names: The two settings' names, for the message.
 
     Raises:
         ConfigError: If they do not divide.
@@ -90,21 +90,21 @@ def accumulation_steps(total: int, per_device: int, processes: int, what: str) -
     at_once = per_device * processes
     if total < 1 or per_device < 1 or total % at_once:
         raise ConfigError(
-            f"{what}: {total} is no multiple of {per_device} x {processes} device(s) = {at_once}; change one of them."
+            f"{names}: {total} is no multiple of {per_device} x {processes} device(s) = {at_once}; change one of them."
         )
     return total // at_once
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """How examples become optimiser steps.
+    """The arithmetic of batches: examples to optimiser steps.
 
     Attributes:
         accumulation: Micro-batches an optimiser step.
         steps_per_epoch: Optimiser steps an epoch; a last incomplete one counts.
         eval_steps: Optimiser steps between two validations.
         per_device: Examples (or prompts) of a trainer's batch on a device, computed together or in parts.
-        total: Those of an optimiser step, over all devices.
+        total: Examples (or prompts) of an optimiser step, over all devices.
     """
 
     accumulation: int
@@ -119,15 +119,15 @@ def batch_of(total: int, per_device: int, names: tuple[str, str]) -> tuple[int, 
 
     Args:
         total: Examples (or prompts) an optimiser step, over all devices.
-        per_device: Those a device computes at a time; 0 for its whole share of a step.
+        per_device: Examples (or prompts) that a device computes at a time; 0 for its whole share of a step.
         names: The two settings' names, for the message.
 
     Raises:
         ConfigError: If they do not divide by the number of processes of this launch.
     """
-    what = " and ".join(names)
-    per_device = per_device or accumulation_steps(total, 1, world_size(), what)
-    return total, per_device, accumulation_steps(total, per_device, world_size(), what)
+    both = " and ".join(names)
+    per_device = per_device or accumulation_steps(total, 1, world_size(), both)
+    return total, per_device, accumulation_steps(total, per_device, world_size(), both)
 
 
 def log_truncated(prompts: int) -> None:
@@ -174,7 +174,7 @@ def check_trackers(names: Sequence[str]) -> None:
     """Check that transformers knows trackers, and finds their packages, before anything is loaded.
 
     Raises:
-        ConfigError: With the library's own message about the first that it does not.
+        ConfigError: With the library's own message about the first that is missing.
     """
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
@@ -208,7 +208,7 @@ EXTENDED = "extended"
 """In a manifest's counts: epochs that the run was first made for, and the steps that it made so."""
 
 
-# How a training stage ends: the best weights as a checkpoint, with what was measured.
+# The end of a training stage: the best weights as a checkpoint, with its metrics.
 
 _BEST = ("eval_loss", "eval_ndcg@10", "eval_hr@10", "eval_hr@1", "eval_reward@10")
 _METRICS = {"loss": "eval_loss", "ndcg": "eval_ndcg@10", "reward": "eval_reward@10"}
@@ -228,14 +228,14 @@ def keep_start_if_better(run: "TrainingRun", trainer: RankingEvaluation, checkpo
         run: The running training.
         trainer: A trainer that has run, with a validation before its first step (`eval_on_start`).
         checkpoint: The checkpoint that it started from.
-        *others: What may be tried instead, besides a lower learning rate.
+        *others: Changes that may help, besides a lower learning rate.
 
     Raises:
-        ArtefactError: If that, or another input, was changed since the run began, and weights are to be restored.
+        ArtefactError: If an input was changed since the run began, and weights are to be restored.
     """
     state, name = trainer.state, str(trainer.args.metric_for_best_model)
-    start = next(row[name] for row in state.log_history if row["step"] == 0 and name in row)
-    later = [row[name] for row in state.log_history if row["step"] > 0 and name in row]
+    start = next(entry[name] for entry in state.log_history if entry["step"] == 0 and name in entry)
+    later = [entry[name] for entry in state.log_history if entry["step"] > 0 and name in entry]
     if state.best_metric is None or start >= state.best_metric:
         logger.warning(
             "Training did not improve validation %s (%.4f before, %s at best after): the output holds the weights "
@@ -273,11 +273,10 @@ def newest_whole_checkpoint(folder: Path, draws: bool = True) -> str | None:
 
 
 def _torn_file(checkpoint: Path, draws: bool) -> str | None:
-    """What is missing in a checkpoint that a kill interrupted; None if nothing is."""
+    """The missing part of a checkpoint that a kill interrupted; None if it is whole."""
     processes = world_size()
-    random_states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
-    random_states = random_states if draws else []
-    for name in ("scheduler.pt", *random_states):
+    states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
+    for name in ("scheduler.pt", *(states if draws else [])):
         if not (checkpoint / name).is_file():
             return f"{name} is missing"
     shards = list(checkpoint.glob("*/*optim_states.pt"))  # of DeepSpeed, one for each process
@@ -308,7 +307,7 @@ _ROWS, _SCHEDULE_FILE = "rows", "schedule.json"
 
 
 def launch_of_trainer() -> dict[str, Any]:
-    """What a trainer's states can depend on of this launch, see `minionerec.pipeline.stage.launch_in_words`."""
+    """This launch, as far as a trainer's states depend on it, see `minionerec.pipeline.stage.launch_in_words`."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return {"processes": world_size(), "sharding": sharding(), "device": device}
 
@@ -319,7 +318,7 @@ def random_states() -> list[torch.Tensor]:
 
 
 def _check_unseen(stage: Stage[Any]) -> None:
-    """Check that nothing which a run reads, a pretrained model included, was trained on its validation examples.
+    """Check that no input of a run, a pretrained model included, was trained on its validation examples.
 
     Raises:
         ArtefactError: If an input was.
@@ -362,7 +361,7 @@ class TrainingRun(TrainerCallback):
         return self.folder / _ROWS
 
     def drop_rows(self) -> None:
-        """Remove the training examples from what is kept of a finished run, to keep it small."""
+        """Remove the training examples from the state of a finished run, to keep it small."""
         if is_main_process():
             shutil.rmtree(self.work.stage.finished / _ROWS, ignore_errors=True)
 
@@ -370,11 +369,11 @@ class TrainingRun(TrainerCallback):
     def checkpoint(self) -> str | None:
         """The newest whole checkpoint of an unfinished run, to continue from; None to begin."""
         launch = saved_launch(self.folder)
-        found = newest_whole_checkpoint(self.folder, draws=not launch or "processes" in launch)
-        if found is not None:
-            logger.info("Resuming from %s.", found)
-        self.work.reached(0 if found is None else int(found.rpartition("-")[2]))
-        return found
+        checkpoint = newest_whole_checkpoint(self.folder, draws=not launch or "processes" in launch)
+        if checkpoint is not None:
+            logger.info("Resuming from %s.", checkpoint)
+        self.work.reached(0 if checkpoint is None else int(checkpoint.rpartition("-")[2]))
+        return checkpoint
 
     def load_corpus(self) -> Corpus:
         """The corpus, its training examples those of all splits that are trained on."""
@@ -469,35 +468,35 @@ class TrainingRun(TrainerCallback):
         return validation_set(bundle, builder, trie, count=count, beams=beams, seed=self.config.seed, numbers=numbers)
 
     def _keep_launch(self, trainer: RankingEvaluation) -> None:
-        """Record what the states that are saved from here on depend on of this launch.
+        """Record the launch, as far as the states that are saved from here on depend on it.
 
-        The number of processes is not among it where they share out the same steps, without drawing random numbers.
+        They do not on the number of processes where these share out the same steps, without drawing random numbers.
         """
         self._launch = launch_of_trainer()
-        before = None if self.checkpoint is None else saved_launch(self.folder)
-        free = before is None or (bool(before) and "processes" not in before)
-        if free and not trainer.by_process and not self._launch["sharding"]:
+        saved = None if self.checkpoint is None else saved_launch(self.folder)
+        is_free = saved is None or (bool(saved) and "processes" not in saved)
+        if is_free and not trainer.by_process and not self._launch["sharding"]:
             del self._launch["processes"]
         if is_main_process():
             write_json(self.folder / LAUNCH_FILE, self._launch)
 
     def _keep_schedule(self, args: TrainingArguments) -> None:
-        """Record for how many epochs the run is made, and note where it was made for fewer before.
+        """Record the number of epochs of the run, and whether it began with another.
 
         The weights then differ from those of as many epochs at once, unless the learning rate is the same.
         """
         file, epochs = self.folder / _SCHEDULE_FILE, self.config.epochs
         done = 0 if self.checkpoint is None else int(self.checkpoint.rpartition("-")[2])
-        before: dict[str, Any] = read_json(file) if done and file.is_file() else {"epochs": epochs, EXTENDED: []}
-        parts = before[EXTENDED]
-        if before["epochs"] != epochs:
-            parts = [*parts, {"epochs": before["epochs"], "steps": done}]
+        saved: dict[str, Any] = read_json(file) if done and file.is_file() else {"epochs": epochs, EXTENDED: []}
+        parts = saved[EXTENDED]
+        if saved["epochs"] != epochs:
+            parts = [*parts, {"epochs": saved["epochs"], "steps": done}]
         parts = [{**part, "steps": min(part["steps"], done)} for part in parts]
         if is_main_process():
             write_json(file, {"epochs": epochs, EXTENDED: parts})
-        same_rate = self.config.schedule == "constant" and not 0 < self.config.warmup < 1
-        aligned = all(part["steps"] % args.save_steps == 0 for part in parts)
-        if args.max_steps > 0 or (same_rate and aligned):
+        is_rate_equal = self.config.schedule == "constant" and not 0 < self.config.warmup < 1
+        is_aligned = all(part["steps"] % args.save_steps == 0 for part in parts)
+        if args.max_steps > 0 or (is_rate_equal and is_aligned):
             return
         self.extended = parts
         for part in parts:
@@ -523,7 +522,7 @@ class TrainingRun(TrainerCallback):
                 write_json(self.folder / LAUNCH_FILE, self._launch)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """A checkpoint is whole."""
+        """Record that a checkpoint is whole."""
         self.work.reached(state.global_step)
 
     def on_log(
@@ -547,8 +546,8 @@ class TrainingRun(TrainerCallback):
     def train(self, trainer: RankingEvaluation) -> None:
         """Train to the end, from the newest checkpoint on.
 
-        Every process has its best weights when this returns: the first would otherwise lay the folder aside in which
-        the others still read.
+        Every process has its best weights when this returns: otherwise the first would move the folder from which the
+        others still read.
 
         Raises:
             ConfigError: If the weights are no numbers any more.
@@ -586,9 +585,9 @@ class TrainingRun(TrainerCallback):
         if self.splits != ["train"]:
             counts["splits"] = self.splits
         if self.validates:
-            rows = (row for row in log if row["step"] == state.best_global_step)
+            entries = (entry for entry in log if entry["step"] == state.best_global_step)
             # A resumed run reads them in this order.
-            best = {name: value for row in rows for name, value in sorted(row.items()) if name in _BEST}
+            best = {name: value for entry in entries for name, value in sorted(entry.items()) if name in _BEST}
             counts |= {"best_step": state.best_global_step, "best": best}
         if not is_main_process():
             return _result(self.work.stage.output, counts)
@@ -662,7 +661,7 @@ def load_teacher(path: str | Path, table: SidTable, trie: Trie, events: tuple[st
     Args:
         path: The checkpoint.
         table: SIDs of the student.
-        trie: The same SIDs in the student's tokens.
+        trie: Trie of these SIDs in the student's tokens.
         events: Events that the student reads, by their numbers in a batch; none if it reads none.
 
     Raises:
@@ -685,10 +684,10 @@ def load_teacher(path: str | Path, table: SidTable, trie: Trie, events: tuple[st
 
 
 def training_log(history: Sequence[Mapping[str, Any]]) -> str:
-    """The trainer's log as JSON text, without what differs between two runs of the same thing."""
-    rows = [{key: value for key, value in row.items() if not any(word in key for word in _VARYING)} for row in history]
-    rows = [row for row in rows if row.keys() > {"step", "epoch"}]
-    return json.dumps(rows, indent=1, sort_keys=True) + "\n"
+    """The trainer's log as JSON text, without entries that differ between two equal runs, such as times."""
+    log = [{key: entry[key] for key in entry if not any(word in key for word in _VARYING)} for entry in history]
+    log = [entry for entry in log if entry.keys() > {"step", "epoch"}]
+    return json.dumps(log, indent=1, sort_keys=True) + "\n"
 
 
 def _merged_model(model: Any) -> PreTrainedModel:

@@ -32,9 +32,9 @@ from minionerec.pipeline.cli.command import demo_step
 from minionerec.pipeline.cli.doctor import doctor_arguments
 from minionerec.pipeline.cli.init import init_arguments
 from minionerec.pipeline.cli.main import recipe_arguments
-from minionerec.pipeline.cli.plan import Plan, between, config_values
+from minionerec.pipeline.cli.plan import Plan, config_values, selected_jobs
 from minionerec.pipeline.cli.recipes import find_recipe, read_recipe, shipped_recipes
-from minionerec.pipeline.cli.run import parsed_changes, parsed_seeds, run_arguments, wanted_jobs
+from minionerec.pipeline.cli.run import parsed_changes, parsed_seeds, run_arguments
 from minionerec.pipeline.settings import parse_settings
 from minionerec.pipeline.stages import STAGES, stage_spec
 from minionerec.serve.command import serve_arguments
@@ -162,7 +162,7 @@ def check_minionerec(words, copies=None):
         recipe = copies.get(os.path.normpath(given.recipe), given.recipe)
         if not os.path.normpath(recipe).startswith(("shop", "my_")):  # of the reader, or made by the page itself
             plan = Plan(read_recipe(recipe, parsed_changes(given.changes)), parsed_seeds(given.seeds))
-            between(wanted_jobs(plan, given.only), given.first, given.last, recipe)
+            selected_jobs(plan, given.only, given.first, given.last)
     elif words[0] == "recipes":
         given = recipe_arguments("minionerec recipes").parse_args(words[1:])
         if given.action == "copy":

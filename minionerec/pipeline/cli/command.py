@@ -1,4 +1,4 @@
-"""One stage as a command: what `minionerec STAGE` and a stage's script do."""
+"""Running one stage as a command: `minionerec STAGE`, and the script of a stage."""
 
 import sys
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from minionerec.pipeline.stages import StageSpec, stage_spec
 
 def demo_step(spec: StageSpec, words: Sequence[str]) -> str | None:
     """The demo step whose settings a command line uses; None where it names a file, an input or an output."""
-    named = [  # an empty text names nothing
+    flags = [  # an empty text names nothing
         word.split("=")[0].removeprefix("--")
-        for word, after in zip_longest(words, words[1:])
-        if word.startswith("--") and after != "" and not word.endswith("=")
+        for word, value in zip_longest(words, words[1:])
+        if word.startswith("--") and value != "" and not word.endswith("=")
     ]
-    return None if {"config", *path_settings(spec.config_class())}.intersection(named) else spec.demo
+    return None if {"config", *path_settings(spec.config_class())}.intersection(flags) else spec.demo
 
 
 def run_stage(name: str) -> None:

@@ -99,52 +99,49 @@ def _gb(size: int) -> str:
 
 
 def _artefacts(root: Path) -> Iterator[str]:
-    """One line for each artefact and each unfinished run below a folder."""
-    found = sorted({file.parent for name in (MANIFEST, RECORD_FILE) for file in root.rglob(name)})
-    for folder in found:
-        if any(part.startswith(".") for part in folder.relative_to(root).parts):
-            continue
-        name = "." if folder == root else str(folder.relative_to(root))
-        yield f"  {name:<40} {_state(folder)}"
+    """The lines of the artefacts and unfinished runs below a folder."""
+    for folder in sorted({file.parent for name in (MANIFEST, RECORD_FILE) for file in root.rglob(name)}):
+        path = folder.relative_to(root)
+        if not any(part.startswith(".") for part in path.parts):
+            yield f"  {path!s:<40} {_state(folder)}"
 
 
 def _state(folder: Path) -> str:
+    """The state of one artefact or unfinished run, in one line."""
     if not is_artefact(folder):
-        what = "the last state of a finished run" if folder.name.endswith(".finished") else "an unfinished run"
-        return f"{what}: the same command resumes it"
+        run = "the last state of a finished run" if folder.name.endswith(".finished") else "an unfinished run"
+        return f"{run}: the same command resumes it"
     try:
         manifest = read_manifest(folder)
         changed = changed_file(folder)
     except (MinioneRecError, OSError, KeyError, TypeError, AttributeError) as error:
         return f"broken: {error}"
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     if changed is not None:
-        what = "was changed" if changed.is_file() else "is missing"
-        return f"{manifest['kind']}: {changed.relative_to(folder)} {what} since it was written"
+        change = "was changed" if changed.is_file() else "is missing"
+        return f"{manifest['kind']}: {changed.relative_to(folder)} {change} since it was written"
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     record = read_run_record(folder)
-    took = "" if record is None else f", made in {record.seconds['all']:,.1f} s"
-    return f"{manifest['kind']}, {size / 1e6:.1f} MB, verified{took}"
+    duration = "" if record is None else f", made in {record.seconds['all']:,.1f} s"
+    return f"{manifest['kind']}, {size / 1e6:.1f} MB, verified{duration}"
 
 
 def would_do(config: Settings) -> str:
-    """The action of a step of these settings now, and the reason, in one line."""
+    """The action of a step with these settings if it were run now, and the reason, in one line."""
     if not isinstance(config, StageConfig) or not config.output:
         return "only prints"
     try:
-        if config.up_to_date():
-            return "up to date"
-        return _why(config)
+        return "up to date" if config.up_to_date() else _reason(Stage(config))
     except MinioneRecError as error:
         return f"cannot run yet: {error}"
     except (OSError, KeyError, TypeError, AttributeError) as error:
         return f"unknown: {type(error).__name__}"
 
 
-def _why(config: StageConfig) -> str:
-    stage = Stage(config)
+def _reason(stage: Stage[Any]) -> str:
+    """The action of a stage whose output is not up to date, and the reason."""
     if (stage.partial / RECORD_FILE).is_file():
-        before = read_record(stage.partial / RECORD_FILE)
-        differences = _differences(before["settings"], before["inputs"], stage)
+        record = read_record(stage.partial / RECORD_FILE)
+        differences = _differences(record["settings"], record["inputs"], stage)
         if differences:
             return f"would be refused: an unfinished run there differs in {differences}"
         return "would resume an unfinished run"
@@ -153,8 +150,8 @@ def _why(config: StageConfig) -> str:
     manifest = read_manifest(stage.output)
     if manifest["kind"] != stage.kind:
         return f"would be refused: its output holds a {manifest['kind']}"
-    made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
-    differences = _differences(manifest.get("settings") or {}, made_from, stage)
+    hashes = {name: record["sha256"] for name, record in manifest["inputs"].items()}
+    differences = _differences(manifest.get("settings") or {}, hashes, stage)
     if differences:
         return f"would run: {differences}"
     changed = changed_file(stage.output)
@@ -163,18 +160,18 @@ def _why(config: StageConfig) -> str:
     return "would run: one of its outputs is missing or stale"
 
 
-def _differences(then: Mapping[str, Any], made_from: Mapping[str, str], stage: Stage[Any]) -> str:
-    """The settings and inputs in which a stage differs from its last run; "" where in none."""
-    changed = [
-        f"{name} was {_value(then.get(name))}, is {_value(value)}"
+def _differences(settings: Mapping[str, Any], hashes: Mapping[str, str], stage: Stage[Any]) -> str:
+    """The settings, and inputs by their hashes, in which a stage differs from an earlier run; "" where in none."""
+    differences = [
+        f"{name} was {_value(settings.get(name))}, is {_value(value)}"
         for name, value in stage.settings.items()
-        if then.get(name) != value
+        if settings.get(name) != value
     ]
-    now = {name: record["sha256"] for name, record in input_record(stage.inputs).items()}
-    names = sorted({*now, *made_from})
-    changed += [f"the input {name} differs" for name in names if now.get(name) != made_from.get(name)]
-    more = f", and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-    return ", ".join(changed[:_SHOWN]) + more
+    current = {name: record["sha256"] for name, record in input_record(stage.inputs).items()}
+    names = sorted({*current, *hashes})
+    differences += [f"the input {name} differs" for name in names if current.get(name) != hashes.get(name)]
+    more = f", and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    return ", ".join(differences[:_SHOWN]) + more
 
 
 def _value(value: Any) -> str:
@@ -187,5 +184,5 @@ def _value(value: Any) -> str:
 
 def run_doctor(program: str) -> None:
     """Print the page."""
-    given = doctor_arguments(program).parse_args()
-    print("\n".join(report(given.folder, given.recipe)))
+    options = doctor_arguments(program).parse_args()
+    print("\n".join(report(options.folder, options.recipe)))

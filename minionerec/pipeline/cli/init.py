@@ -33,7 +33,7 @@ from minionerec.pipeline.cli.sizes import (
     windows_seen,
 )
 from minionerec.pipeline.config.data import PrepareConfig
-from minionerec.pipeline.settings import default_of
+from minionerec.pipeline.settings import default_of, description
 
 if TYPE_CHECKING:
     from minionerec.data.build import BuiltCorpus
@@ -49,7 +49,6 @@ _SHORT = 60.0  # seconds of the trainings with their starts, as usual, below whi
 
 def init_arguments(program: str) -> CommandParser:
     """The options of `minionerec init`."""
-    described = PrepareConfig.__dataclass_fields__
     parser = CommandParser(prog=program, description=f"{SUMMARY}; `minionerec run NAME` then runs it.")
     parser.add_argument(
         "items", metavar="ITEMS", help="csv, tsv, jsonl or parquet with one row per item: item_id, title"
@@ -65,8 +64,8 @@ def init_arguments(program: str) -> CommandParser:
         metavar="NAME",
         help="the recipe to write, such as shop or eu/shop: NAME.yaml, whose results go to runs/NAME",
     )
-    text = str(described["columns"].metadata["setting"].help).removeprefix("tables, recbole: ")
-    parser.add_argument("--columns", nargs="*", default=[], metavar="NAME=VALUE", help=text)
+    columns_help = description(PrepareConfig.__dataclass_fields__["columns"]).help.removeprefix("tables, recbole: ")
+    parser.add_argument("--columns", nargs="*", default=[], metavar="NAME=VALUE", help=columns_help)
     parser.add_argument(
         "--roles",
         nargs="*",
@@ -106,39 +105,39 @@ def run_init(program: str) -> None:
         DataError: If a table cannot be used.
     """
     parser = init_arguments(program)
-    given = parser.parse_args()
-    if [] in (given.items, given.interactions, given.name):  # what argparse gives for it
+    options = parser.parse_args()
+    if [] in (options.items, options.interactions, options.name):  # what argparse gives for it
         parser.error("-- is not a value")
-    name = given.name.removesuffix(".yaml")
+    name = options.name.removesuffix(".yaml")
     if not all(map(NAME.fullmatch, name.split("/"))) or name in (BASE, f"{BASE}/{USUAL}"):  # which would hide its base
         raise ConfigError(
-            f"NAME is {shown(given.name)}; expected letters, digits, spaces, -, _ and ., at most 60, in folders below "
-            "this one if divided by /, such as shop or eu/shop. Choose another."
+            f"NAME is {shown(options.name)}; expected letters, digits, spaces, -, _ and ., at most 60, in folders "
+            "below this one if divided by /, such as shop or eu/shop. Choose another."
         )
     file = Path(f"{name}.yaml")
     if file.exists():
-        raise _there(file)
-    minutes = float(convert(given.minutes, float, "--minutes"))
+        raise _exists(file)
+    minutes = float(convert(options.minutes, float, "--minutes"))
     config = PrepareConfig(
         source="tables",
-        items=given.items,
-        interactions=given.interactions,
-        max_bad_rows=int(convert(given.max_bad_rows, int, "--max_bad_rows")),
-        targets=convert(given.targets, list[str], "--targets"),
-        where=given.where,
-        roles=convert(given.roles, dict[str, str], "--roles"),
+        items=options.items,
+        interactions=options.interactions,
+        max_bad_rows=int(convert(options.max_bad_rows, int, "--max_bad_rows")),
+        targets=convert(options.targets, list[str], "--targets"),
+        where=options.where,
+        roles=convert(options.roles, dict[str, str], "--roles"),
         output=str(Path("runs", name)),
-        columns=convert(given.columns, dict[str, str | None], "--columns"),
+        columns=convert(options.columns, dict[str, str | None], "--columns"),
     )
-    named = {"items": config.items, "interactions": config.interactions, "where": config.where}
-    named |= {f"columns {kind}": name for kind, name in config.columns.items()}
-    named |= {f"targets[{position}]": event for position, event in enumerate(config.targets)}
-    for key, value in named.items():
-        placeholder = PLACEHOLDER.search(value or "")
+    texts = {"items": config.items, "interactions": config.interactions, "where": config.where}
+    texts |= {f"columns {kind}": column for kind, column in config.columns.items()}
+    texts |= {f"targets[{position}]": event for position, event in enumerate(config.targets)}
+    for key, text in texts.items():
+        placeholder = PLACEHOLDER.search(text or "")
         if placeholder is not None:
             raise ConfigError(
-                f"{key} is {shown(value)}, but a recipe reads {placeholder[0]} as a placeholder. Rename "
-                "it without braces."
+                f"{key} is {shown(text)}, but a recipe reads {placeholder[0]} as a placeholder. Rename it without "
+                "braces."
             )
     config = with_targets(config)
     shape = shape_of(config)
@@ -151,25 +150,24 @@ def run_init(program: str) -> None:
                 f"No model reads {', '.join(unread)}; give --roles COLUMN=category (or tags, number, time) otherwise."
             )
     paces = measured_paces(config, shape)
-    text = recipe_text(config, shape, name, minutes, paces)
-    steps, spent = _planned(text, file), sum(_steps(shape, minutes, paces)[1].values())
+    recipe = recipe_text(config, shape, name, minutes, paces)
+    steps, duration = _count_steps(recipe, file), sum(_steps(shape, minutes, paces)[1].values())
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "x", encoding="utf-8") as opened:  # of two that write it, one does
-            opened.write(text)
-    except FileExistsError:
-        raise _there(file) from None
+            opened.write(recipe)
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.") from None
-    print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(spent)} on one core.")
-    print(f"Run them with: minionerec run {shlex.quote(given.name)}")
+        problem = ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.")
+        raise (_exists(file) if file.exists() else problem) from None
+    print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(duration)} on one core.")
+    print(f"Run them with: minionerec run {shlex.quote(options.name)}")
 
 
-def _there(file: Path) -> ConfigError:
+def _exists(file: Path) -> ConfigError:
     return ConfigError(f"{file}: exists already. Give another NAME, or remove it.")
 
 
-def _planned(text: str, file: Path) -> int:
+def _count_steps(text: str, file: Path) -> int:
     """The number of steps of a recipe that is to be written to a file.
 
     Raises:
@@ -199,13 +197,13 @@ def with_targets(config: PrepareConfig) -> PrepareConfig:
 
     local = config.local()
     inputs = local.inputs()
-    names = [] if config.targets else column_names(interaction_files(local, inputs), BadRows(config.max_bad_rows))
-    if COLUMNS["event"] not in names:
+    columns = [] if config.targets else column_names(interaction_files(local, inputs), BadRows(config.max_bad_rows))
+    if COLUMNS["event"] not in columns:
         return config
-    tried = replace(config, targets=[PURCHASES[0]])
-    source = read_source(tried, inputs, BadRows(config.max_bad_rows))
-    numbers = np.concatenate([batch.events for batch in source.batches() if batch.events is not None])
-    counts = np.bincount(numbers, minlength=len(source.events))
+    with_events = replace(config, targets=[PURCHASES[0]])
+    source = read_source(with_events, inputs, BadRows(config.max_bad_rows))
+    events = np.concatenate([batch.events for batch in source.batches() if batch.events is not None])
+    counts = np.bincount(events, minlength=len(source.events))
     purchases = [name for name in source.events if name.lower() in PURCHASES]
     listed = ", ".join(f"{name} {count:,}" for name, count in zip(source.events, counts.tolist(), strict=True))
     if len(purchases) != 1 or len(source.events) == 1:
@@ -249,9 +247,9 @@ def _shape(built: "BuiltCorpus", sequences: "Chains", roles: Mapping[str, str]) 
     users = np.searchsorted(sequences.offsets, train, side="right") - 1
     before = float(np.median(train - sequences.offsets[users]))
     examples = np.bincount(users)
-    whole = history_length(before)
-    more = np.ceil(np.maximum(examples - whole, 0) / (whole // 2))  # windows overlap by half
-    windows = int(((examples > 0) + more).sum())
+    length = history_length(before)
+    further_windows = np.ceil(np.maximum(examples - length, 0) / (length // 2))  # windows overlap by half
+    windows = int(((examples > 0) + further_windows).sum())
     audit = built.audit
     return Shape(
         items=len(built.items),
@@ -310,27 +308,25 @@ def measured_paces(config: PrepareConfig, shape: Shape) -> dict[str, Pace]:
             jobs["corpus"].spec.function()(jobs["corpus"].settings)
             ids = Corpus.load(jobs["corpus"].folder).items["item_id"].tolist()
             sizes = {key: value for key, (value, _) in chosen["sids"].items()}["codebook_sizes"]
-            drawn = np.random.default_rng(0).choice(int(np.prod(sizes)), len(ids), replace=False, shuffle=False)
+            sids = np.random.default_rng(0).choice(int(np.prod(sizes)), len(ids), replace=False, shuffle=False)
             with write_artefact(jobs["sids"].folder, "sids", config={}, inputs={}) as path:
-                SidTable(np.stack(np.unravel_index(drawn, sizes), axis=1), ids).save_index(path / "index.json")
-            same: dict[str, Any] = {"eval_examples": 64, "evals_per_epoch": 1, "patience": 0}
+                SidTable(np.stack(np.unravel_index(sids, sizes), axis=1), ids).save_index(path / "index.json")
             for step in TRAININGS:
                 settings = {key: value for key, (value, _) in chosen[step].items()}
                 epoch = windows_seen({**settings, "epochs": 1, "towers": 1}, shape)
-                own = same | (
-                    {"experts": False} if step == "catalogue" else {"teacher": f"{folder}/catalogue{_TRIED[-1]}"}
-                )
-                spent = []
+                changes: dict[str, Any] = {"eval_examples": 64, "evals_per_epoch": 1, "patience": 0}
+                changes |= {"experts": False} if step == "catalogue" else {"teacher": f"{folder}/catalogue{_TRIED[-1]}"}
+                times = []
                 for steps in _TRIED:
-                    own |= {"epochs": steps * settings["batch_size"] / epoch, "output": f"{folder}/{step}{steps}"}
-                    trial = replace(jobs[step].settings, **own)
+                    changes |= {"epochs": steps * settings["batch_size"] / epoch, "output": f"{folder}/{step}{steps}"}
+                    trial = replace(jobs[step].settings, **changes)
                     begin = time.process_time()
                     jobs[step].spec.function()(trial)
-                    spent.append(time.process_time() - begin)
-                fewer, more = (settings["batch_size"] * steps for steps in _TRIED[-2:])
-                window = (spent[-1] - spent[-2]) / (more - fewer)
-                fixed = spent[-2] - window * fewer
-                paces[step] = Pace(max(0.0, fixed), max(0.0, window) / settings.get("towers", 1))
+                    times.append(time.process_time() - begin)
+                windows = [settings["batch_size"] * steps for steps in _TRIED]
+                per_window = (times[-1] - times[-2]) / (windows[-1] - windows[-2])
+                fixed = times[-2] - per_window * windows[-2]
+                paces[step] = Pace(max(0.0, fixed), max(0.0, per_window) / settings.get("towers", 1))
     finally:
         logger.setLevel(level)
     return paces
@@ -372,12 +368,10 @@ def recipe_text(
     """
     chosen, times = _steps(shape, minutes, paces)
     defaults = PrepareConfig.__dataclass_fields__
-    own: dict[str, Any] = {"items": config.items, "interactions": config.interactions}
-    own |= {key: getattr(config, key) for key in ("columns", "roles", "targets", "where", "max_bad_rows")}
-    chosen["corpus"] = {
-        **{key: (value, "") for key, value in own.items() if value != default_of(defaults[key])},
-        **chosen["corpus"],
-    }
+    keys = ("items", "interactions", "columns", "roles", "targets", "where", "max_bad_rows")
+    values = {key: getattr(config, key) for key in keys}
+    values = {key: (value, "") for key, value in values.items() if value != default_of(defaults[key])}
+    chosen["corpus"] = {**values, **chosen["corpus"]}
     chosen["report"] = {"title": (name, "")}
     lines = [
         f"# {name}: {_size(shape)}.",

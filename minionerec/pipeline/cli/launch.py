@@ -36,7 +36,7 @@ def stage_words(
 
     Args:
         name: The stage.
-        config: Its settings: a file, or RECIPE#STEP.
+        config: Settings of the stage: a file, or RECIPE#STEP.
         launched: Whether `accelerate launch` starts it, where a launch file or a GPU exists.
         launch: File for `accelerate launch --config_file`; chosen by the machine if None.
         threads: CPU threads of its process; the library's own choice if None.
@@ -85,13 +85,13 @@ def run_words(words: Sequence[str], threads: int | None, stdout: Any = None) -> 
     """Run a stage.
 
     Args:
-        words: What follows the name of Python's interpreter.
+        words: Words after the name of Python's interpreter.
         threads: CPU threads of its process.
-        stdout: Where its standard output goes, as `subprocess.run` takes it.
+        stdout: Target of its standard output, as in `subprocess.run`.
     """
-    with _found_deepspeed_file(list(words)) as found:
+    with _with_deepspeed_file(list(words)) as resolved:
         return subprocess.run(
-            [sys.executable, *found], stdout=stdout, text=True, env=stage_environment(threads), check=False
+            [sys.executable, *resolved], stdout=stdout, text=True, env=stage_environment(threads), check=False
         )
 
 
@@ -100,13 +100,13 @@ def started_words(words: Sequence[str], threads: int | None, log: Any) -> Iterat
     """A stage that was just started, as the head of a process group of its own, which receives none of our signals.
 
     Args:
-        words: What follows the name of Python's interpreter.
+        words: Words after the name of Python's interpreter.
         threads: CPU threads of its process.
         log: An open file for its output and messages; None for this process's own streams.
     """
-    with _found_deepspeed_file(list(words)) as found:
+    with _with_deepspeed_file(list(words)) as resolved:
         yield subprocess.Popen(
-            [sys.executable, *found],
+            [sys.executable, *resolved],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=None if log is None else subprocess.STDOUT,
@@ -116,8 +116,8 @@ def started_words(words: Sequence[str], threads: int | None, log: Any) -> Iterat
 
 
 @contextmanager
-def _found_deepspeed_file(words: list[str]) -> Iterator[list[str]]:
-    """The same words; where a launch file names a shipped DeepSpeed file, with a launch file of its full path."""
+def _with_deepspeed_file(words: list[str]) -> Iterator[list[str]]:
+    """Words whose launch file names DeepSpeed's file by its full path, where that is a shipped one."""
     if "--config_file" not in words:
         yield words
         return

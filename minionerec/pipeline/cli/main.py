@@ -51,25 +51,25 @@ def _completion(program: str) -> None:
         import shtab
     except ImportError:
         raise ConfigError("shtab is not installed. Install it: pip install 'minionerec[completion]'") from None
-    whole = argparse.ArgumentParser(prog="minionerec")
-    commands = whole.add_subparsers()
+    parser = argparse.ArgumentParser(prog="minionerec")
+    commands = parser.add_subparsers()
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.summary, parents=[command.arguments(name)], conflict_handler="resolve")
     for name, spec in STAGES.items():
-        parent = settings_parser(spec.config_class())
-        commands.add_parser(name, help=spec.summary, parents=[parent], conflict_handler="resolve")
-    print(shtab.complete(whole, shell=shell))
+        settings = settings_parser(spec.config_class())
+        commands.add_parser(name, help=spec.summary, parents=[settings], conflict_handler="resolve")
+    print(shtab.complete(parser, shell=shell))
 
 
 def _recipes(program: str) -> None:
-    given = recipe_arguments(program).parse_args()
-    if given.action == "copy":
-        file = copy_recipe(given.recipe, given.file)
+    options = recipe_arguments(program).parse_args()
+    if options.action == "copy":
+        file = copy_recipe(options.recipe, options.file)
         print(f"{len(plan_of(file))} steps in {file}; run them with: minionerec run {shlex.quote(str(file))}")
         return
-    found = shipped_recipes()
-    width = max(map(len, found)) + 2
-    for name, summary in found.items():
+    recipes = shipped_recipes()
+    width = max(map(len, recipes)) + 2
+    for name, summary in recipes.items():
         print(f"{name:<{width}}{summary}".rstrip())
 
 
@@ -112,8 +112,6 @@ def dispatch() -> None:
     if name == "--version":
         print(f"minionerec {__version__}")
         return
-    if name == "study":
-        raise ConfigError("the command 'study' was removed; a study is a recipe: minionerec run studies/NAME.")
     if name not in COMMANDS and name not in STAGES:
         known = [*COMMANDS, *STAGES]
         raise ConfigError(f"unknown command {name!r}; known: {', '.join(known)}.{did_you_mean(name, known)}")

@@ -7,8 +7,10 @@ OUTPUT/STEP/seed-N.yaml           its settings
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,18 +19,9 @@ import yaml
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.paths import find_path
-from minionerec.core.values import read_yaml
+from minionerec.core.values import convert, read_yaml
 from minionerec.pipeline.cli.launch import stage_words
-from minionerec.pipeline.cli.recipes import (
-    PLACEHOLDER,
-    Recipe,
-    RecipeStep,
-    at,
-    find_recipe,
-    placeholders,
-    read_recipe,
-    settings_file,
-)
+from minionerec.pipeline.cli.recipes import PLACEHOLDER, RUNS, Recipe, RecipeStep, find_recipe, located, read_recipe
 from minionerec.pipeline.settings import Settings, StageConfig, file_values, typed_values
 from minionerec.pipeline.stages import StageSpec
 
@@ -43,24 +36,25 @@ class Key(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
+        """Name in messages."""
         return self.step if self.seed is None else f"{self.step}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One step of a plan, ready to be started.
+    """A step of a plan, ready to be started.
 
     Attributes:
-        key: Its step.
-        spec: The stage.
-        settings: Its settings.
-        config: What `--config` names: RECIPE#STEP, or, of one with a seed, the file that the settings are written to.
-        values: The settings that are given, without defaults.
-        needs: Its dependencies: the steps whose outputs it reads.
+        key: Step and seed.
+        spec: Stage of the step.
+        settings: Settings of the stage.
+        config: The value of `--config`: RECIPE#STEP, or the file that the settings are written to, if they are not
+            those of the recipe's file.
+        values: Settings that are given, without defaults.
+        needs: Jobs whose outputs it reads.
         launch: File for `accelerate launch --config_file`; chosen by the machine if None.
         threads: CPU threads of its process; the library's own choice if None.
-        log: Its log file; None where there is none.
+        log: Log file; None if it prints to the terminal.
     """
 
     key: Key
@@ -75,18 +69,18 @@ class Job:
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
+        """Name in messages."""
         return self.key.title
 
     @property
     def output(self) -> Path | None:
-        """Its output, None where it writes nothing."""
-        writes = isinstance(self.settings, StageConfig) and self.settings.output
-        return Path(os.path.normpath(writes)) if writes else None
+        """Output; None if it only prints."""
+        output = isinstance(self.settings, StageConfig) and self.settings.output
+        return Path(os.path.normpath(output)) if output else None
 
     @property
     def folder(self) -> Path:
-        """The output of a job that writes one."""
+        """Output of a job that writes one."""
         return Path(str(self.output))
 
     def words(self) -> list[str]:
@@ -108,13 +102,12 @@ class Job:
         Raises:
             ConfigError: If its recipe holds others now.
         """
-        if "#" in self.config:
-            if recipe_values(type(self.settings), self.config) != self.values:
-                raise ConfigError(f"{self.config}: was changed since this run began. Run the same command again.")
-        else:
+        if self.config.endswith(".yaml"):
             file = Path(self.config)
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomic(file, f"# {self.title}\n{yaml.safe_dump(dict(self.values), sort_keys=False)}")
+        elif config_values(type(self.settings), self.config) != self.values:
+            raise ConfigError(f"{self.config}: was changed since this run began. Run the same command again.")
 
 
 @dataclass
@@ -125,166 +118,140 @@ class Plan:
         recipe: The recipe.
         seeds: Seeds of all trainings, those that name one too; the recipe's, of those that name none, if empty.
         in_files: Whether each job's settings are written to a file, as they are not those of the recipe's file.
-        jobs: The jobs made so far.
-        before: RECIPE#STEP whose settings are being read, to detect a recipe that refers to itself.
+        above: RECIPE#STEP whose settings are being read, to detect a recipe that refers to itself.
     """
 
     recipe: Recipe
-    seeds: tuple[int, ...] = ()
+    seeds: Sequence[int] = ()
     in_files: bool = False
-    jobs: dict[Key, Job] = field(default_factory=dict)
-    before: tuple[str, ...] = ()
-    _open: list[Key] = field(default_factory=list, repr=False)
-    _read: dict[tuple[type[Settings], str], dict[str, Any]] = field(default_factory=dict, repr=False)
+    above: tuple[str, ...] = ()
 
-    def all(self) -> dict[Key, Job]:
-        """Every job, in the order of the steps; one seed after another, so that an early stop leaves every step one.
+    @cached_property
+    def step_seeds(self) -> dict[str, Sequence[int | None]]:
+        """Step to the seeds that it is run with, None alone if it is run once.
 
-        Raises:
-            ConfigError: If a placeholder is unknown, settings do not fit, or two steps write one output.
+        Trainings that take a seed are repeated, and steps that read the output of such a step.
         """
-        for seed in self.all_seeds:
-            for name in self.recipe.steps:
-                if self.repeats(name):
-                    self.job(name, seed)
-                elif seed == self.all_seeds[-1]:
-                    self.job(name)
-        return _with_paths(self.jobs)
-
-    @property
-    def all_seeds(self) -> tuple[int | None, ...]:
-        """The seeds that steps are repeated with; None alone without any."""
-        return self.seeds or tuple(self.recipe.settings.seeds) or (None,)
-
-    def repeats(self, name: str) -> bool:
-        """Whether a step is run with each seed: a training that takes it, and what reads such a step's output."""
-        step = self.recipe.steps[name]
-        if self.all_seeds == (None,) or step.once or step.spec.seeds == "all":
-            return False
-        if self._takes_seed(step):
-            return True
-        names = list(self.recipe.steps)
-        before = names[: names.index(name)]
-        return any(read in before and self.repeats(read) for read in self._read_by(step))
+        step_seeds: dict[str, Sequence[int | None]] = {}
+        seeds = self.seeds or self.recipe.settings.seeds
+        for name, step in self.recipe.steps.items():
+            filler = _Filler(self, step)
+            step_seeds[name] = [None]
+            if seeds and not step.once and step.spec.seeds != "all":
+                filler.fill([step.config, step.values], step.where)
+                if self._takes_seed(step) or any(step_seeds[read] == seeds for read in filler.steps):
+                    step_seeds[name] = seeds
+        return step_seeds
 
     def _takes_seed(self, step: RecipeStep) -> bool:
         """Whether a step is a training that the seed of a recipe is given to."""
         return step.spec.seeds == "each" and (bool(self.seeds) or "seed" not in step.values)
 
-    def _read_by(self, step: RecipeStep) -> set[str]:
-        """The placeholders of a step, in the variables that it names, too."""
-        names, waiting = set[str](), [*placeholders([step.config, step.values])]
-        while waiting:
-            name = waiting.pop()
-            if name not in names:
-                names.add(name)
-                waiting += placeholders(self.recipe.variables.get(name))
-        return names
+    def all(self) -> dict[Key, Job]:
+        """Make all jobs, in the order of the steps, one seed after another: an early stop leaves whole seeds.
+
+        Raises:
+            ConfigError: If a placeholder is unknown, settings do not fit, or two steps write one output.
+        """
+        jobs: dict[Key, Job] = {}
+        ranks: dict[Key, int] = {}
+        for name in self.recipe.steps:
+            for rank, seed in enumerate(self.step_seeds[name]):
+                job = jobs[Key(name, seed)] = self.job(name, seed)
+                ranks[job.key] = max([rank, *(ranks[need] for need in job.needs)])
+        by_output = _by_output(jobs)
+        for key in sorted(jobs, key=ranks.__getitem__):
+            job = jobs.pop(key)
+            needs = dict.fromkeys([*job.needs, *_read_jobs(job.settings, by_output)])
+            jobs[key] = replace(job, needs=tuple(need for need in needs if need != key))
+        try:
+            TopologicalSorter({key: job.needs for key, job in jobs.items()}).prepare()
+        except CycleError as error:
+            title = error.args[1][0].title
+            raise ConfigError(f"{title} needs itself, by way of other steps. Change its inputs.") from None
+        return jobs
 
     def job(self, name: str, seed: int | None = None) -> Job:
-        """The job of a step, made on first use."""
-        key = Key(name, seed)
-        step = self.recipe.steps[name]
-        if key in self._open:
-            raise ConfigError(f"{step.where}: needs itself, by way of other steps. Change its placeholders.")
-        if key not in self.jobs:
-            self._open.append(key)
-            self.jobs[key] = self._made(key, step)
-            self._open.remove(key)
-        return self.jobs[key]
+        """The job of a step, with one of its seeds.
 
-    def _made(self, key: Key, step: RecipeStep) -> Job:
-        text = Filled(self, key, step)
-        kind = step.kind
-        given: dict[str, Any] = {}
-        config = text.of(step.config, f"{step.where}.config")
-        if config:
-            given = self._config_values(kind, config, f"{step.where}.config")
-        values = dict(given)
-        for name, value in step.values.items():
-            where = step.locations[name]
-            values |= typed_values(kind, {name: text.of(value, f"{where}: {name}")}, where)
-        if key.seed is not None and self._takes_seed(step):
-            values["seed"] = key.seed
-        base = self.recipe.folder / key.step
-        if step.writes and "output" not in step.values:
-            if not self.recipe.settings.output:
-                raise ConfigError(f"{step.where}: has no output; give it one, or the recipe an `output` for all steps.")
-            values["output"] = str(base)
-        if step.writes:
-            base = Path(values["output"])
-        if key.seed is not None:
-            base = base / f"seed-{key.seed}"
-            if step.writes:
-                values["output"] = str(base / _PREDICTIONS if getattr(kind, "kind", "") == _PREDICTIONS else base)
-        settings = at([step.where, *step.locations.values()][-1], lambda: kind(**values))
-        in_file = self.in_files or key.seed is not None  # RECIPE#STEP would have other settings
-        common = self.recipe.settings
-        launch = text.of(common.launch, f"{self.recipe.file}: launch") if common.launch else None
+        Raises:
+            ConfigError: If a placeholder is unknown or settings do not fit.
+        """
+        step, common = self.recipe.steps[name], self.recipe.settings
+        filler = _Filler(self, step, seed)
+        where = f"{step.where}.config"
+        config = convert(filler.fill(step.config, where), str, where)
+        with located(where):
+            values = config_values(step.kind, config, self.recipe.file.parent, self.above) if config else {}
+        for setting, value in step.values.items():
+            where = step.locations[setting]
+            values |= typed_values(step.kind, {setting: filler.fill(value, f"{where}: {setting}")}, where)
+        if seed is not None and self._takes_seed(step):
+            values["seed"] = seed
+        if step.writes and "output" not in step.values and not common.output:
+            raise ConfigError(f"{step.where}: has no output; give it one, or the recipe an `output` for all steps.")
+        if step.writes and ("output" not in step.values or seed is not None):
+            values["output"] = str(self.output(step, seed))
+        with located([step.where, *step.locations.values()][-1]):
+            settings = step.kind(**values)
+        is_separate = self.in_files or seed is not None  # RECIPE#STEP would have other settings
+        config = f"{self.folder(step, seed)}.yaml" if is_separate else f"{self.recipe.name}#{name}"
+        needs = [
+            Key(read, other)
+            for read in dict.fromkeys(filler.steps)
+            for other in ([seed] if seed in self.step_seeds[read] else self.step_seeds[read])
+        ]
         return Job(
-            key,
-            step.spec,
-            settings,
-            f"{base}.yaml" if in_file else f"{self.recipe.name}#{step.name}",
-            values,
-            tuple(text.needs),
-            launch and _launch_file(self.recipe, launch),
-            common.threads,
+            Key(name, seed), step.spec, settings, config, values, tuple(needs), self.recipe.launch, common.threads
         )
 
-    def _config_values(self, kind: type[Settings], config: str, where: str) -> dict[str, Any]:
-        """The settings of a file, or RECIPE#STEP, which is read once for all seeds."""
-        beside = self.recipe.file.parent
-        if (kind, config) not in self._read:
-            if "#" in config:
-                found = at(where, lambda: recipe_values(kind, config, beside, self.before))
-            else:
-                found = file_values(kind, str(settings_file(config, beside)))
-            self._read[kind, config] = found
-        return self._read[kind, config]
+    def folder(self, step: RecipeStep, seed: int | None = None) -> Path:
+        """The folder of a step: the one that it names or that has its name, and with a seed `seed-N` below it."""
+        folder = self.recipe.folder / step.name
+        if step.writes and "output" in step.values:
+            where = f"{step.locations['output']}: output"
+            folder = Path(convert(_Filler(self, step, seed).fill(step.values["output"], where), str, where))
+        return folder if seed is None else folder / f"seed-{seed}"
+
+    def output(self, step: RecipeStep, seed: int | None = None) -> Path:
+        """The output of a step that writes one; without a seed, of a step with several, the folder of all of them."""
+        is_below = seed is not None and getattr(step.kind, "kind", "") == _PREDICTIONS
+        return self.folder(step, seed) / _PREDICTIONS if is_below else self.folder(step, seed)
 
 
-def recipe_values(
-    kind: type[Settings], reference: str, beside: Path | None = None, before: tuple[str, ...] = ()
+def config_values(
+    kind: type[Settings], config: str, beside: Path | None = None, above: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The settings of a step of a recipe, placeholders filled.
+    """The settings that `config` names: of a file, or RECIPE#STEP, with placeholders filled.
 
     Args:
-        kind: Class of the settings that are wanted.
-        reference: RECIPE#STEP.
-        beside: Folder that is searched for a recipe first.
-        before: References that led here.
+        kind: Class of the settings.
+        config: A path, or RECIPE#STEP.
+        beside: Folder that is searched too: for a recipe first, for a file last.
+        above: References that led here.
 
     Raises:
-        ConfigError: If there is no such recipe or step, or the step is of another stage.
+        ConfigError: If there are none, the step is of another stage, or they do not fit.
     """
-    name, _, step_name = reference.rpartition("#")
-    recipe = read_recipe(find_recipe(name, beside))
-    own = f"{recipe.file.resolve()}#{step_name}"
-    if own in before:
-        raise ConfigError(f"{reference} takes its settings from itself, by way of other steps. Change one.")
-    found = recipe.steps.get(step_name)
-    if found is None:
-        names = ", ".join(recipe.steps)
-        raise ConfigError(f"{reference}: {recipe.name} has no step {step_name!r}; its steps: {names}.")
-    if found.kind is not kind:
-        raise ConfigError(f"{reference}: is a step of minionerec {found.stage}, whose settings are others.")
-    plan = Plan(recipe, before=(*before, own))
-    return dict(plan.job(step_name, plan.all_seeds[0] if plan.repeats(step_name) else None).values)
-
-
-def config_values(kind: type[Settings], config: str) -> dict[str, Any]:
-    """The settings that `--config` names: of a file, or RECIPE#STEP.
-
-    Raises:
-        ConfigError: If there are none, or they do not fit.
-    """
-    if "#" in config and not Path(config).is_file():
-        return recipe_values(kind, config)
-    file = find_path(config)
-    if {"steps", "base"} & set(read_yaml(file)):
-        raise ConfigError(f"{config}: is a recipe; name the step whose settings are meant: --config {config}#STEP.")
-    return file_values(kind, config)
+    if "#" not in config or Path(config).is_file():
+        file = find_path(config)
+        if beside is not None and not file.exists() and (beside / config).is_file():
+            file = beside / config
+        if {"steps", "base"} & set(read_yaml(file)):
+            raise ConfigError(f"{config}: is a recipe; name the step whose settings are meant: --config {config}#STEP.")
+        return file_values(kind, str(file))
+    recipe_name, _, step_name = config.rpartition("#")
+    recipe = read_recipe(find_recipe(recipe_name, beside))
+    reference = f"{recipe.file.resolve()}#{step_name}"
+    if reference in above:
+        raise ConfigError(f"{config} takes its settings from itself, by way of other steps. Change one.")
+    step = recipe.steps.get(step_name)
+    if step is None:
+        raise ConfigError(f"{config}: {recipe.name} has no step {step_name!r}; its steps: {', '.join(recipe.steps)}.")
+    if step.kind is not kind:
+        raise ConfigError(f"{config}: is a step of minionerec {step.spec.name}, whose settings are others.")
+    plan = Plan(recipe, above=(*above, reference))
+    return dict(plan.job(step_name, plan.step_seeds[step_name][0]).values)
 
 
 def plan_of(name: str | os.PathLike[str]) -> dict[Key, Job]:
@@ -300,81 +267,108 @@ def plan_of(name: str | os.PathLike[str]) -> dict[Key, Job]:
 
 
 @dataclass
-class Filled:
-    """Fills the placeholders in the texts of one step, and collects the jobs that they name."""
+class _Filler:
+    """Fills the placeholders in the texts of one step.
+
+    Attributes:
+        plan: The plan.
+        step: The step.
+        seed: Seed of the step, if it is run with several.
+        steps: Names of the steps whose outputs were filled in.
+    """
 
     plan: Plan
-    key: Key
     step: RecipeStep
-    needs: list[Key] = field(default_factory=list)
-    _variables: list[str] = field(default_factory=list, repr=False)
+    seed: int | None = None
+    steps: list[str] = field(default_factory=list)
 
-    def of(self, value: Any, where: str) -> Any:
-        """A value with all placeholders filled, in what it holds too; what is filled in is not filled again."""
+    def fill(self, value: Any, where: str, variables: tuple[str, ...] = ()) -> Any:
+        """A value with all placeholders filled, in what it holds too; what is filled in is not filled again.
+
+        Args:
+            value: The value; one that is only a placeholder gets the type of what is filled in.
+            where: File, line and key, for messages.
+            variables: The variables that led to it.
+        """
         if isinstance(value, str):
-            lone = PLACEHOLDER.fullmatch(value)
-            if lone is not None and lone[1] in self.plan.recipe.variables:
-                return self._variable(lone[1], where)
-            return PLACEHOLDER.sub(lambda match: self._value(match[1], where), value)
+            whole = PLACEHOLDER.fullmatch(value)
+            if whole is not None:
+                return self._value(whole[1], where, variables)
+            return PLACEHOLDER.sub(lambda match: str(self._value(match[1], where, variables)), value)
         if isinstance(value, dict):
-            lone_names = [name for name, entry in value.items() if entry is None and isinstance(name, str)]
-            if len(value) == 1 and lone_names and lone_names[0] in self._known():
-                raise ConfigError(f'{where} is a mapping; put the placeholder in quotes: "{{{lone_names[0]}}}".')
-            return {name: self.of(entry, f"{where}: {name}") for name, entry in value.items()}
-        return [self.of(entry, where) for entry in value] if isinstance(value, list) else value
+            name = next(iter(value), None)
+            if value == {name: None} and name in self._known():
+                raise ConfigError(f'{where} is a mapping; put the placeholder in quotes: "{{{name}}}".')
+            return {name: self.fill(entry, f"{where}: {name}", variables) for name, entry in value.items()}
+        return [self.fill(entry, where, variables) for entry in value] if isinstance(value, list) else value
 
     def _known(self) -> list[str]:
-        return [*self._words(), *self.plan.recipe.variables, *self._before()]
+        """The placeholders that the step may name."""
+        recipe = self.plan.recipe
+        names = list(recipe.steps)
+        runs = [RUNS] if recipe.settings.output else []
+        return [*runs, *recipe.variables, *names[: names.index(self.step.name)]]
 
-    def _words(self) -> dict[str, str]:
-        words = {"runs": str(self.plan.recipe.folder)} if self.plan.recipe.settings.output else {}
-        return words | ({} if self.key.seed is None else {"seed": str(self.key.seed)})
-
-    def _before(self) -> list[str]:
-        """The steps that come before."""
-        names = list(self.plan.recipe.steps)
-        return names[: names.index(self.step.name)]
-
-    def _variable(self, name: str, where: str) -> Any:
-        """The value of a variable, which may hold others."""
-        if name in self._variables:
-            ring = " -> ".join([*self._variables[self._variables.index(name) :], name])
-            raise ConfigError(f"{where}: the variables {ring} name each other in a circle. Write one of them out.")
-        self._variables.append(name)
-        try:
-            return self.of(self.plan.recipe.variables[name], where)
-        finally:
-            self._variables.pop()
-
-    def _value(self, name: str, where: str) -> str:
-        if name in self._words():
-            return self._words()[name]
-        if name in self.plan.recipe.variables:
-            return str(self._variable(name, where))
-        if name in self._before():
-            return self._output(name, where)
-        known = ", ".join(f"{{{word}}}" for word in self._known())
-        raise ConfigError(f"{where} names {{{name}}}, which is unknown here; known: {known or 'none'}.")
-
-    def _output(self, name: str, where: str) -> str:
-        """The output of a step: with the seed of this one, or, of a step over seeds, the folder of all seeds."""
-        plan = self.plan
-        repeats = plan.repeats(name)
-        seeds = [None] if not repeats else list(plan.all_seeds) if self.key.seed is None else [self.key.seed]
-        jobs = [plan.job(name, seed) for seed in seeds]
-        if jobs[0].output is None:
+    def _value(self, name: str, where: str, variables: tuple[str, ...]) -> Any:
+        recipe = self.plan.recipe
+        if name in variables:
+            circle = " -> ".join([*variables[variables.index(name) :], name])
+            raise ConfigError(f"{where}: the variables {circle} name each other in a circle. Write one of them out.")
+        if name not in self._known():
+            known = ", ".join(f"{{{word}}}" for word in self._known()) or "none"
+            raise ConfigError(f"{where} names {{{name}}}, which is unknown here; known: {known}.")
+        if name == RUNS:
+            return str(recipe.folder)
+        if name in recipe.variables:
+            return self.fill(recipe.variables[name], where, (*variables, name))
+        if not recipe.steps[name].writes:
             raise ConfigError(f"{where} names {{{name}}}, but that step only prints.")
-        folder = jobs[0].folder
-        if repeats and self.key.seed is None:
-            folder = next(parent for parent in (folder, *folder.parents) if parent.name == f"seed-{seeds[0]}").parent
-        self.needs += [job.key for job in jobs if job.key not in self.needs]
-        return str(folder)
+        self.steps.append(name)
+        seed = None if self.seed is None or self.seed not in self.plan.step_seeds[name] else self.seed
+        return os.path.normpath(self.plan.output(recipe.steps[name], seed))
 
 
-def chosen(jobs: Mapping[Key, Job], wanted: Iterable[Key]) -> dict[Key, Job]:
-    """Some jobs, with all of their dependencies, in the same order."""
-    needed: set[Key] = set()
-    waiting = list(wanted)
+def selected_jobs(
+    plan: Plan, only: Sequence[str] | None = None, first: str | None = None, last: str | None = None
+) -> dict[Key, Job]:
+    """Select jobs of a plan; outputs of other steps are used as they are. The whole recipe is checked.
+
+    Args:
+        plan: The plan.
+        only: Steps that are selected, with their dependencies; all if None.
+        first: Of these, the step to begin with.
+        last: Of these, the step to end with.
+
+    Raises:
+        ConfigError: If there is no such step, they are in the wrong order, or the recipe is wrong.
+    """
+    jobs, names, recipe = plan.all(), list(plan.recipe.steps), plan.recipe.name
+
+    def position(option: str, name: str) -> int:
+        if name not in names:
+            raise ConfigError(f"{option} {name}: {recipe} has no such step. Its steps: {', '.join(names)}.")
+        return names.index(name)
+
+    if only is not None:
+        wanted = {names[position("--only", name)] for name in only}
+        jobs = _with_needs(jobs, [key for key in jobs if key.step in wanted])
+        names = [name for name in names if any(key.step == name for key in jobs)]
+    begin = 0 if first is None else position("--from", first)
+    end = len(names) if last is None else position("--until", last) + 1
+    if begin >= end:
+        raise ConfigError(f"--from {first} comes after --until {last} in {recipe}; swap them.")
+    jobs = {key: job for key, job in jobs.items() if key.step in names[begin:end]}
+    return {key: replace(job, needs=tuple(need for need in job.needs if need in jobs)) for key, job in jobs.items()}
+
+
+def jobs_before(jobs: Mapping[Key, Job], settings: Settings) -> dict[Key, Job]:
+    """Select the jobs whose output is read with these settings, directly or through others, in order."""
+    return _with_needs(jobs, _read_jobs(settings, _by_output(jobs)))
+
+
+def _with_needs(jobs: Mapping[Key, Job], keys: Iterable[Key]) -> dict[Key, Job]:
+    """Select jobs with all of their dependencies, in the same order."""
+    needed, waiting = set[Key](), list(keys)
     while waiting:
         key = waiting.pop()
         if key not in needed:
@@ -383,82 +377,27 @@ def chosen(jobs: Mapping[Key, Job], wanted: Iterable[Key]) -> dict[Key, Job]:
     return {key: job for key, job in jobs.items() if key in needed}
 
 
-def between(jobs: Mapping[Key, Job], first: str | None, last: str | None, recipe: str) -> dict[Key, Job]:
-    """The jobs of the steps from one name to another; outputs of other steps are used as they are.
-
-    Raises:
-        ConfigError: If there is no step of such a name, or they are in the wrong order.
-    """
-    names = list(dict.fromkeys(key.step for key in jobs))
-    for option, name in (("--from", first), ("--until", last)):
-        if name is not None and name not in names:
-            raise ConfigError(f"{option} {name}: {recipe} has no such step. Its steps: {', '.join(names)}.")
-    begin = names.index(first) if first else 0
-    end = names.index(last) + 1 if last else len(names)
-    if first and last and begin >= end:
-        raise ConfigError(f"--from {first} comes after --until {last} in {recipe}; swap them.")
-    found = {key: job for key, job in jobs.items() if key.step in names[begin:end]}
-    return {key: replace(job, needs=tuple(need for need in job.needs if need in found)) for key, job in found.items()}
-
-
-def jobs_before(jobs: Mapping[Key, Job], settings: Settings) -> dict[Key, Job]:
-    """Those jobs whose output is read with these settings, directly or through others, in order."""
-    return chosen(jobs, _read_of(settings, _by_output(jobs)))
-
-
-def _launch_file(recipe: Recipe, name: str) -> Path:
-    launch = find_path(name)
-    if not launch.is_file():
-        raise ConfigError(f"{recipe.file}: launch is {name!r}, but there is no such file.")
-    return launch
-
-
-def _by_output(jobs: Mapping[Key, Job]) -> dict[str, Key]:
+def _by_output(jobs: Mapping[Key, Job]) -> dict[Path, Key]:
     """Output of each job to its key.
 
     Raises:
-        ConfigError: If two write one output.
+        ConfigError: If two write one output, or one writes inside another's.
     """
-    found: dict[str, Key] = {}
-    for key, job in jobs.items():
-        other = key if job.output is None else found.setdefault(str(job.output), key)
-        if other != key:
-            raise ConfigError(f"{other.title} and {key.title} both write {job.output}; give each an output of its own.")
-    for output, key in found.items():
-        around = next((found[str(folder)] for folder in Path(output).parents if str(folder) in found), None)
-        if around is not None:
+    by_output: dict[Path, Key] = {}
+    writing = [(job.output, key) for key, job in jobs.items() if job.output is not None]
+    for output, key in sorted(writing, key=lambda pair: len(pair[0].parts)):
+        outer = next((by_output[folder] for folder in (output, *output.parents) if folder in by_output), None)
+        if outer is not None:
             raise ConfigError(
-                f"{key.title} writes {output}, inside the output of {around.title}; give each an output of its own."
+                f"{key.title} writes {output}, and {outer.title} writes {jobs[outer].output}; give each an output of "
+                "its own, none inside another."
             )
-    return found
+        by_output[output] = key
+    return by_output
 
 
-def _read_of(settings: Settings, by_output: Mapping[str, Key]) -> list[Key]:
+def _read_jobs(settings: Settings, by_output: Mapping[Path, Key]) -> list[Key]:
     """The jobs whose outputs settings name by path, or a folder in them, such as the `model` of a training."""
-    found = (
-        by_output.get(os.path.normpath(folder)) for path in settings.named_paths() for folder in (path, *path.parents)
-    )
-    return list(dict.fromkeys(key for key in found if key is not None))
-
-
-def _with_paths(jobs: Mapping[Key, Job]) -> dict[Key, Job]:
-    """The jobs, with dependencies also on those whose outputs their settings name by path."""
-    by_output = _by_output(jobs)
-    found = {}
-    for key, job in jobs.items():
-        read = [need for need in _read_of(job.settings, by_output) if need != key]
-        found[key] = replace(job, needs=tuple(dict.fromkeys([*job.needs, *read])))
-    _check_order(found)
-    return found
-
-
-def _check_order(jobs: Mapping[Key, Job]) -> None:
-    """Check that no step depends on itself through others."""
-    done: set[Key] = set()
-    left = dict(jobs)
-    while left:
-        ready = [key for key, job in left.items() if done.issuperset(job.needs)]
-        if not ready:
-            raise ConfigError(f"{next(iter(left)).title} needs itself, by way of other steps. Change its inputs.")
-        done.update(ready)
-        left = {key: job for key, job in left.items() if key not in done}
+    paths = [Path(os.path.normpath(path)) for path in settings.named_paths()]
+    folders = [folder for path in paths for folder in (path, *path.parents)]
+    return list(dict.fromkeys(by_output[folder] for folder in folders if folder in by_output))

@@ -14,11 +14,12 @@ a folder's name alone means its recipe `language`.
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -29,17 +30,13 @@ from minionerec.core.values import convert, yaml_with_lines
 from minionerec.pipeline.settings import Settings, StageConfig, setting, typed_values
 from minionerec.pipeline.stages import STAGES, StageSpec
 
-T = TypeVar("T")
-
 HOME = "configs"
 USUAL = "language"
 DEMO = "demo/language"
-WORDS = ("seed", "runs")
-"""Placeholders that are not outputs of steps."""
+RUNS = "runs"
+"""Placeholder of the recipe's `output`."""
 PLACEHOLDER = re.compile(r"\{([A-Za-z0-9][\w.-]*)\}")
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,59}")
-_OWN_KEYS = ("base", "without", "variables", "steps")
-_OF_STEP = ("stage", "config", "once")
 
 
 @dataclass
@@ -57,33 +54,40 @@ class RecipeSettings(Settings):
     launch: str | None = setting(None, "file for `accelerate launch`; chosen by the machine if not given", path=True)
     serve: str = setting("", "step whose model is to be served: a run ends with the command; none if empty")
 
+    def contradictions(self) -> Iterator[str]:
+        """Values that no recipe can have."""
+        if PLACEHOLDER.search(self.output):
+            yield (
+                f"output is {shown(self.output)}, but the folder of all outputs holds no placeholders. Write it out."
+            )
+        if len(set(self.seeds)) < len(self.seeds):
+            yield "seeds names one twice; give each once."
+
+
+_KEYS = (*RecipeSettings.__dataclass_fields__, "base", "without", "variables", "steps")
+
 
 @dataclass(frozen=True)
 class RecipeStep:
-    """One step, as in the file.
+    """A step of a recipe.
 
     Attributes:
-        name: Its name.
-        where: File, line and key, for messages.
-        stage: Its stage; "" where a step of the base names it.
+        name: Name of the step.
+        spec: Stage of the step.
         config: Settings that it inherits: a file, or RECIPE#STEP; "" for none. May hold placeholders.
-        values: Settings of its own, which may hold placeholders.
         once: Whether it is run once for all seeds.
-        locations: Setting to file, line and key, for messages.
+        values: Settings of its own, which may hold placeholders.
+        where: File, line and key, for messages.
+        locations: Setting to file, line and key of the step that gives it, for messages.
     """
 
     name: str
-    where: str
-    stage: str
+    spec: StageSpec
     config: str
-    values: Mapping[str, Any]
     once: bool
+    values: Mapping[str, Any]
+    where: str
     locations: Mapping[str, str]
-
-    @property
-    def spec(self) -> StageSpec:
-        """Its stage."""
-        return STAGES[self.stage]
 
     @property
     def kind(self) -> type[Settings]:
@@ -95,32 +99,16 @@ class RecipeStep:
         """Whether its stage writes an artefact, and does not only print."""
         return issubclass(self.kind, StageConfig)
 
-    def changed(self, by: "RecipeStep") -> "RecipeStep":
-        """The step with the name and the settings of another one over its own."""
-        return replace(
-            self,
-            name=by.name,
-            where=by.where,
-            stage=by.stage or self.stage,
-            config=by.config or self.config,
-            values={**self.values, **by.values},
-            once=by.once or self.once,
-            locations={**self.locations, **by.locations},
-        )
-
-
-Steps = Mapping[str, RecipeStep]
-
 
 @dataclass(frozen=True)
 class Recipe:
     """A recipe.
 
     Attributes:
-        file: Its file.
-        settings: Its settings as a whole.
+        file: File of the recipe.
+        settings: Settings of the whole recipe.
         variables: Placeholder to its value, which may hold others.
-        steps: Its steps by name, in order.
+        steps: Name to step, in order.
     """
 
     file: Path
@@ -130,16 +118,28 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The folder of its outputs."""
+        """Folder of the outputs."""
         return Path(self.settings.output)
 
     @cached_property
     def name(self) -> str:
-        """Its name in commands: that of a shipped recipe, else its path."""
+        """Name in commands: that of a shipped recipe, else the path."""
         home = shipped_root() / HOME
         if self.file.resolve().is_relative_to(home):
             return str(self.file.resolve().relative_to(home).with_suffix(""))
         return path_word(self.file)
+
+    @cached_property
+    def launch(self) -> Path | None:
+        """File for `accelerate launch --config_file`; None if the machine decides.
+
+        Raises:
+            ConfigError: If it does not exist.
+        """
+        file = find_path(self.settings.launch) if self.settings.launch else None
+        if file is not None and not file.is_file():
+            raise ConfigError(f"{self.file}: launch is {self.settings.launch!r}, but there is no such file.")
+        return file
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -148,13 +148,12 @@ def shipped_recipes() -> dict[str, str]:
     The usual recipe of a folder has the folder's name; files whose name begins with _ are only bases.
     """
     home = shipped_root() / HOME
-    found = {}
-    for file in sorted(home.glob("*/[!_]*.yaml")):
-        with open(file, encoding="utf-8") as opened:
-            head = opened.readline()
+    comments = {}
+    for file in home.glob("*/[!_]*.yaml"):
         name = file.parent if file.stem == USUAL else file.with_suffix("")
-        found[str(name.relative_to(home))] = head.lstrip("# ").rstrip().rstrip(".")
-    return dict(sorted(found.items()))
+        first_line = file.read_text(encoding="utf-8").partition("\n")[0]
+        comments[str(name.relative_to(home))] = first_line.lstrip("# ").rstrip().rstrip(".")
+    return dict(sorted(comments.items()))
 
 
 def find_recipe(name: str | os.PathLike[str], beside: Path | None = None) -> Path:
@@ -167,8 +166,7 @@ def find_recipe(name: str | os.PathLike[str], beside: Path | None = None) -> Pat
     Raises:
         ConfigError: If there is neither.
     """
-    home = shipped_root() / HOME
-    for root in ([beside] if beside else []) + [Path(), shipped_root(), home]:
+    for root in ([beside] if beside else []) + [Path(), shipped_root(), shipped_root() / HOME]:
         for file in (root / name, root / f"{name}.yaml", root / name / f"{USUAL}.yaml"):
             if file.is_file() and file.suffix == ".yaml":
                 return file
@@ -195,56 +193,40 @@ def copy_recipe(name: str, target: str | os.PathLike[str]) -> Path:
     if file.exists():
         raise ConfigError(f"{file}: exists already; give a new file.")
     text = source.read_text(encoding="utf-8")
-    content, _ = yaml_with_lines(source)
-    if "base" in content:
-        head = "".join(f"{line}\n" for line in text.split("\nbase:")[0].splitlines() if line.startswith("#"))
-        text = head + _written_out(source)
+    if "base" in yaml_with_lines(source)[0]:
+        content = {key: value for key, value in _unpublished(_read_content(source)[0]).items() if value}
+        comments = [line for line in text.split("\nbase:")[0].splitlines() if line.startswith("#")]
+        text = "".join(f"{line}\n" for line in comments)
+        text += yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    elif "reference: " in text:
+        text = re.sub(r"^ +(?:reference: .+|published: \w[\w ./-]*)\n", "", text, flags=re.M)
+        text = re.sub(r", (?:reference|published): [^,}]+", "", text)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomic(file, _without_reference(text))
+        write_text_atomic(file, text)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another path.") from None
     return file
 
 
-def _without_reference(text: str) -> str:
-    """The text of a recipe without `reference`, and without the `published` counterparts that need it."""
-    if not re.search(r"\breference: ", text):
-        return text
-    text = re.sub(r"^ +(?:reference: .+|published: \w[\w ./-]*)\n", "", text, flags=re.M)
-    return re.sub(r", (?:reference|published): [^,}]+", "", text)
-
-
-def _written_out(file: Path) -> str:
-    """A recipe without its base and without published results to compare with, as YAML."""
-    layer = _Layer.read(file)
-    rest = {key: value for key, (value, _) in layer.raw.items()}
-    content: dict[str, Any] = {"variables": layer.variables} if layer.variables else {}
-    content |= {key: rest.pop(key) for key in list(rest) if key in RecipeSettings.__dataclass_fields__}
-    if layer.steps:
-        content["steps"] = _steps_content(layer.steps)
-    return yaml.safe_dump(
-        _unpublished(content | rest), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
-    )
-
-
 def _unpublished(value: Any) -> Any:
-    """A value without the keys `reference` and `published`, in what it holds too."""
+    """A value without `reference`, and without the `published` counterparts that need it, in what it holds too."""
     if isinstance(value, dict):
         return {key: _unpublished(entry) for key, entry in value.items() if key not in ("reference", "published")}
     return [_unpublished(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _steps_content(steps: Steps) -> dict[str, Any]:
-    return {
-        step.name: {
-            **({"stage": step.stage} if step.stage not in ("", step.name) else {}),
-            **({"config": step.config} if step.config else {}),
-            **({"once": True} if step.once else {}),
-            **step.values,
-        }
-        for step in steps.values()
-    }
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Prefix the message of an error of settings with file, line and key.
+
+    Raises:
+        ConfigError: As it is raised inside, with that prefix.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def read_recipe(name: str | os.PathLike[str], changes: Mapping[str, Mapping[str, Any]] | None = None) -> Recipe:
@@ -257,217 +239,133 @@ def read_recipe(name: str | os.PathLike[str], changes: Mapping[str, Mapping[str,
     Raises:
         ConfigError: If it is malformed; the message names file, line and key.
     """
-    return _Layer.read(find_recipe(name)).recipe(changes or {})
+    file = find_recipe(name)
+    content, locations = _read_content(file)
+    variables, steps = content.pop("variables"), content.pop("steps")
+    settings, values = RecipeSettings(), dict[str, Any]()
+    for key in RecipeSettings.__dataclass_fields__:
+        if key in content:
+            values |= typed_values(RecipeSettings, {key: content[key]}, locations[key,])
+            with located(locations[key,]):
+                settings = RecipeSettings(**values)
+    names = ", ".join(steps) or "none"
+    if settings.serve and settings.serve not in steps:
+        raise ConfigError(f"{locations['serve',]}: serve is {settings.serve!r}, which is no step; its steps: {names}.")
+    if not steps:
+        raise ConfigError(f"{file}: has no steps; give it `steps:` with at least one.")
+    for step, changed in (changes or {}).items():
+        if step not in steps:
+            raise ConfigError(f"--set {step}: {file} has no such step; its steps: {names}.")
+        steps[step] |= changed
+        locations |= {("steps", step, key): f"--set {step}" for key in changed}
+    return Recipe(file, settings, variables, {name: _read_step(name, steps, locations) for name in steps})
 
 
-def at(where: str, make: Callable[[], T]) -> T:
-    """The result of a function; an error of its settings is prefixed with file, line and key.
+_Locations = dict[tuple[str, ...], str]
+"""Keys of an entry to its file and line; of a step and its settings to the step with its file and line."""
 
-    Raises:
-        ConfigError: As the function raises it, with that prefix.
-    """
-    try:
-        return make()
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+
+def _read_content(file: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], _Locations]:
+    """The content of a file over that of its base, and the location of each entry, for messages."""
+    content, lines = yaml_with_lines(file)
+    own_locations: _Locations = {(str(key),): str(file) for key in content}
+    own_locations |= {keys: f"{file}, line {line}" for keys, line in lines.items()}
+
+    def where(key: str) -> str:
+        return f"{own_locations.get((key,), file)}: {key}"
+
+    for key in content:
+        if key not in _KEYS:
+            raise ConfigError(f"{where(str(key))}: unknown key {shown(key)}. Known keys: {', '.join(_KEYS)}.")
+    merged: dict[str, Any] = {"variables": {}, "steps": {}}
+    locations: _Locations = {}
+    base = content.pop("base", None)
+    if base is not None:
+        base_name = convert(base, str, where("base"))
+        with located(where("base")):
+            base_file = find_recipe(base_name, file.parent)
+        above = (*above, file.resolve())
+        if base_file.resolve() in above:
+            way = ", ".join(path.stem for path in above)
+            raise ConfigError(f"{where('base')} is {base!r}, which is based on this file, by way of {way}. Change one.")
+        merged, locations = _read_content(base_file, above)
+    variables, steps = merged.pop("variables"), merged.pop("steps")
+    for name in convert(content.pop("without", None) or [], list[str], where("without")):
+        if name not in steps:
+            raise ConfigError(
+                f"{where('without')} names {name!r}; the steps of the base: {', '.join(steps) or 'none'}."
+            )
+        del steps[name]
+    variables |= _mapping(content.pop("variables", None), where("variables"))
+    locations |= own_locations
+    steps = _merged_steps(steps, _mapping(content.pop("steps", None), where("steps")), locations)
+    for name in variables:
+        if not NAME.fullmatch(name) or name == RUNS:
+            raise ConfigError(
+                f"{where('variables')}: {shown(name)} cannot be a name; expected letters, digits, - and _, and not "
+                f"{RUNS}."
+            )
+        if name in steps:
+            raise ConfigError(
+                f"{where('variables')}: {name!r} is both a variable and a step; give each a name of its own."
+            )
+    return {"variables": variables, **merged, **content, "steps": steps}, locations
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
+    if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{where} is {shown(value)}; expected a mapping, such as `name: value`.")
-    return {str(key): entry for key, entry in value.items()}
+    return {str(key): entry for key, entry in (value or {}).items()}
 
 
-def _merged(base: Steps, own: Steps) -> dict[str, RecipeStep]:
-    """Steps with others over them; a new one is placed after the one that it follows in its file, or last."""
-    names = list(base)
-    before: str | None = None
-    for name in own:
-        if name not in base:
-            names.insert(len(names) if before is None else names.index(before) + 1, name)
-        before = name
-    new = {name: step for name, step in own.items() if name not in base}
-    return {
-        name: base[name].changed(own[name]) if name in base and name in own else {**base, **new}[name] for name in names
-    }
+def _merged_steps(
+    base: Mapping[str, Any], steps: Mapping[str, Any], locations: _Locations
+) -> dict[str, dict[str, Any]]:
+    """Merge steps of a file, not yet checked, into those of its base, and add the locations of their settings.
 
-
-def _inherited(step: RecipeStep, steps: Steps, before: tuple[str, ...] = ()) -> RecipeStep:
-    """A step with the settings of the other step that its `config` names by #STEP, all but its output."""
-    if not step.config.startswith("#"):
-        return step
-    name = step.config[1:]
-    if name not in steps or name in (*before, step.name):
-        names = ", ".join(other for other in steps if other != step.name) or "none"
-        raise ConfigError(
-            f"{step.where}: config is {shown(step.config)}, "
-            + (
-                f"which refers back to the step itself; its other steps: {names}."
-                if name in steps
-                else f"but there is no such step; the others: {names}."
-            )
-        )
-    other = _inherited(steps[name], steps, (*before, step.name))
-    own_stage = step.stage or other.stage or (other.name if other.name in STAGES else "")
-    values = {key: value for key, value in other.values.items() if key != "output"}
-    return replace(other, config=other.config, values=values, once=False).changed(
-        replace(step, stage=own_stage, config="")
-    )
-
-
-def _complete(steps: Steps) -> dict[str, RecipeStep]:
-    """Steps that each have a stage: the one that they name, or that of their own name."""
-    complete = {}
-    for step in steps.values():
-        step = _inherited(step, steps)
-        if not step.stage and step.name not in STAGES:
-            others = ", ".join(name for name in steps if name != step.name) or "none"
-            raise ConfigError(
-                f"{step.where}: has no stage, and no step of the base has this name; give it a `stage`, or the "
-                f"name of one of the others: {others}."
-            )
-        complete[step.name] = step if step.stage else replace(step, stage=step.name)
-    return complete
-
-
-@dataclass
-class _Layer:
-    """The content of a file over that of its base.
-
-    Attributes:
-        file: The file.
-        lines: The lines of its keys.
-        raw: Key to its value and file, line and key; all but steps.
-        variables: Placeholder to value.
-        steps: Steps.
+    A new step is placed after the one that it follows in its file, or last.
     """
-
-    file: Path
-    lines: Mapping[tuple[str, ...], int]
-    raw: dict[str, tuple[Any, str]] = field(default_factory=dict)
-    variables: dict[str, Any] = field(default_factory=dict)
-    steps: dict[str, RecipeStep] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, file: Path, waiting: tuple[Path, ...] = ()) -> "_Layer":
-        """A file, its bases read before."""
-        content, lines = yaml_with_lines(file)
-        layer = cls(file, lines)
-        known = [*RecipeSettings.__dataclass_fields__, *_OWN_KEYS]
-        for key in content:
-            if key not in known:
-                raise ConfigError(f"{layer.where(str(key))}: unknown key {shown(key)}. Known keys: {', '.join(known)}.")
-        base = content.pop("base", None)
-        if base is not None:
-            layer = replace(layer._base(base, waiting), file=file, lines=lines)
-        layer._put(content)
-        return layer
-
-    def _base(self, base: Any, waiting: tuple[Path, ...]) -> "_Layer":
-        where = self.where("base")
-        name = convert(base, str, where)
-        found = at(where, lambda: find_recipe(name, self.file.parent))
-        before = (*waiting, self.file.resolve())
-        if found.resolve() in before:
-            names = ", ".join(path.stem for path in before)
-            raise ConfigError(
-                f"{where} is {name!r}, which is based on this file itself, by way of {names}. Change one."
-            )
-        return self.read(found, before)
-
-    def where(self, *keys: str) -> str:
-        """File, line and key, for messages."""
-        found = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), None)
-        position = str(self.file) if found is None else f"{self.file}, line {found}"
-        return f"{position}: {'.'.join(keys)}" if keys else position
-
-    def _read_steps(self, value: Any, *keys: str) -> dict[str, RecipeStep]:
-        """Steps by name, in order."""
-        return {name: self._step(name, raw, *keys, name) for name, raw in _mapping(value, self.where(*keys)).items()}
-
-    def _step(self, name: str, raw: Any, *keys: str) -> RecipeStep:
-        where = self.where(*keys)
+    merged, names = dict(base), list(base)
+    position = len(names)
+    for name, content in steps.items():
+        where = locations["steps", name] = f"{locations.get(('steps', name), locations['steps',])}: steps.{name}"
         if not NAME.fullmatch(name):
             raise ConfigError(f"{where}: {shown(name)} cannot be a step's name; expected letters, digits, - and _.")
-        values = _mapping(raw, where)
-        stage, config = (convert(values.pop(key, None) or "", str, self.where(*keys, key)) for key in _OF_STEP[:2])
-        once = convert(values.pop("once", None) or False, bool, self.where(*keys, "once"))
-        if stage and stage not in STAGES:
-            raise ConfigError(f"{self.where(*keys, 'stage')}: no stage {shown(stage)}; known: {', '.join(STAGES)}.")
-        return RecipeStep(name, where, stage, config, values, once, dict.fromkeys(values, where))
-
-    def _put(self, content: dict[str, Any]) -> None:
-        for name in convert(content.pop("without", None) or [], list[str], self.where("without")):
-            if name not in self.steps:
-                known = ", ".join(self.steps) or "none"
-                raise ConfigError(f"{self.where('without')} names {name!r}; the steps of the base: {known}.")
-            del self.steps[name]
-        self.variables |= _mapping(content.pop("variables", None), self.where("variables"))
-        self.steps = _merged(self.steps, self._read_steps(content.pop("steps", None), "steps"))
-        self.raw |= {key: (value, self.where(key)) for key, value in content.items()}
-
-    def recipe(self, changes: Mapping[str, Mapping[str, Any]]) -> Recipe:
-        """The checked recipe, with settings of steps that replace those of the file."""
-        settings = RecipeSettings()
-        for key in RecipeSettings.__dataclass_fields__:
-            if key in self.raw:
-                value, where = self.raw[key]
-                typed = typed_values(RecipeSettings, {key: value}, where.removesuffix(f": {key}"))
-                setattr(settings, key, typed[key])
-                at(where.removesuffix(f": {key}"), settings.__post_init__)
-        if PLACEHOLDER.search(settings.output):
-            raise ConfigError(
-                f"{self.raw['output'][1]} is {shown(settings.output)}, but the folder of all outputs holds no "
-                "placeholders. Write it out."
-            )
-        if len(set(settings.seeds)) < len(settings.seeds):
-            raise ConfigError(f"{self.raw['seeds'][1]} names one twice; give each once.")
-        self._check_names()
-        self._check_serve(settings.serve)
-        if not self.steps:
-            raise ConfigError(f"{self.where()}: has no steps; give it `steps:` with at least one.")
-        for name, values in changes.items():
-            if name not in self.steps:
-                raise ConfigError(f"--set {name}: {self.file} has no such step; its steps: {', '.join(self.steps)}.")
-            where = f"--set {name}"
-            step = self.steps[name]
-            locations = {**step.locations, **dict.fromkeys(values, where)}
-            self.steps[name] = replace(step, values={**step.values, **values}, locations=locations)
-        return Recipe(self.file, settings, self.variables, _complete(self.steps))
-
-    def _check_serve(self, name: str) -> None:
-        """Check that `serve` names a step."""
-        if name and name not in self.steps:
-            where, names = self.raw["serve"][1], ", ".join(self.steps) or "none"
-            raise ConfigError(f"{where} is {name!r}, which is no step; its steps: {names}.")
-
-    def _check_names(self) -> None:
-        where = self.where("variables")
-        for name in self.variables:
-            if not NAME.fullmatch(name) or name in WORDS:
-                raise ConfigError(
-                    f"{where}: {shown(name)} cannot be a name; expected letters, digits, - and _, and none of "
-                    f"{', '.join(WORDS)}."
-                )
-            if name in self.steps:
-                raise ConfigError(f"{where}: {name!r} is both a variable and a step; give each a name of its own.")
+        values = _mapping(content, where)
+        locations.update((("steps", name, key), where) for key in values)
+        merged[name] = {**base.get(name, {}), **values}
+        if name not in base:
+            names.insert(position, name)
+        position = names.index(name) + 1
+    return {name: merged[name] for name in names}
 
 
-def placeholders(value: Any) -> Iterator[str]:
-    """The placeholders in a value, in what it holds too."""
-    if isinstance(value, str):
-        yield from PLACEHOLDER.findall(value)
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from placeholders(entry)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from placeholders(entry)
+def _read_step(
+    name: str, steps: Mapping[str, Mapping[str, Any]], locations: _Locations, followed: tuple[str, ...] = ()
+) -> RecipeStep:
+    """A step with its stage, and the settings of the other step that its `config` names by #STEP, all but its output.
 
-
-def settings_file(name: str, beside: Path | None = None) -> Path:
-    """A file of settings: as named, among the shipped files, or in a folder."""
-    found = find_path(name)
-    return found if beside is None or found.exists() or not (beside / name).is_file() else beside / name
+    `followed` are the steps whose `config` led to this one.
+    """
+    where, values = locations["steps", name], dict(steps[name])
+    value_locations = {key: locations["steps", name, key] for key in values}
+    stage, config = (convert(values.pop(key, None) or "", str, f"{where}.{key}") for key in ("stage", "config"))
+    once = convert(values.pop("once", None) or False, bool, f"{where}.once")
+    others = ", ".join(other for other in steps if other != name) or "none"
+    if stage and stage not in STAGES:
+        raise ConfigError(f"{value_locations['stage']}.stage: no stage {shown(stage)}; known: {', '.join(STAGES)}.")
+    if config.startswith("#"):
+        if config[1:] not in steps or config[1:] in (*followed, name):
+            problem = "refers back to the step itself" if config[1:] in steps else "names no step"
+            raise ConfigError(f"{where}: config is {shown(config)}, which {problem}; the others: {others}.")
+        other = _read_step(config[1:], steps, locations, (*followed, name))
+        stage, config = stage or other.spec.name, other.config
+        values = {**{key: value for key, value in other.values.items() if key != "output"}, **values}
+        value_locations = {**other.locations, **value_locations}
+    stage = stage or (name if name in STAGES else "")
+    if not stage:
+        raise ConfigError(
+            f"{where}: has no stage, and no step of the base has this name; give it a `stage`, or the name of one of "
+            f"the others: {others}."
+        )
+    return RecipeStep(name, STAGES[stage], config, once, values, where, value_locations)

@@ -13,20 +13,19 @@ from typing import Any
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path, path_word, shown_path
+from minionerec.core.paths import path_word
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
 from minionerec.core.values import parse_yaml, read_yaml
 from minionerec.pipeline.cli.doctor import would_do
 from minionerec.pipeline.cli.launch import run_words, shown_command
-from minionerec.pipeline.cli.plan import Job, Key, Plan, between, chosen, jobs_before, plan_of
+from minionerec.pipeline.cli.plan import Job, Key, Plan, jobs_before, plan_of, selected_jobs
 from minionerec.pipeline.cli.recipes import Recipe, read_recipe
-from minionerec.pipeline.cli.runner import Outcome, Runner, losses, print_line, words_of
+from minionerec.pipeline.cli.runner import failures, run_jobs
 from minionerec.pipeline.settings import Settings
 
 logger = get_logger(__name__)
 
 SUMMARY = "Run the steps of a recipe, each after its dependencies"
-_MOST = 2**20  # bytes of a log that are printed when its step has ended
 
 
 def run_arguments(program: str) -> CommandParser:
@@ -40,13 +39,7 @@ def run_arguments(program: str) -> CommandParser:
     parser.add_argument("--dry-run", "--list", dest="dry", action="store_true", help="show what each step would do")
     parser.add_argument("--from", dest="first", metavar="STEP", help="begin with this step, e.g. grpo")
     parser.add_argument("--until", dest="last", metavar="STEP", help="end with this step, e.g. eval_sft")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        action="extend",
-        metavar="STEP",
-        help="these steps and their dependencies",
-    )
+    parser.add_argument("--only", nargs="+", action="extend", metavar="STEP", help="these steps and their dependencies")
     parser.add_argument(
         "--seeds", metavar="N,N,...", help="run trainings, and steps that read them, with each of these, e.g. 42,43,44"
     )
@@ -81,20 +74,18 @@ def run_recipe(program: str, words: Sequence[str]) -> None:
     if not words:
         print(parser.format_help(), end="")
         return
-    given = parser.parse_args(words)
-    changes = parsed_changes(given.changes)
-    recipe = with_numbers(read_recipe(given.recipe, changes), given.jobs, given.threads)
-    plan = Plan(recipe, parsed_seeds(given.seeds), in_files=bool(changes))
-    jobs = between(wanted_jobs(plan, given.only), given.first, given.last, given.recipe)
-    if given.dry:
+    options = parser.parse_args(words)
+    changes = parsed_changes(options.changes)
+    recipe = _with_numbers(read_recipe(options.recipe, changes), jobs=options.jobs, threads=options.threads)
+    plan = Plan(recipe, parsed_seeds(options.seeds), in_files=bool(changes))
+    jobs = selected_jobs(plan, options.only, options.first, options.last)
+    if options.dry:
         print("\n".join(listed(jobs)))
-        return
-    status = _run_steps(recipe, jobs)
-    if status:
-        raise SystemExit(status)
+    else:
+        _run_steps(recipe, jobs)
 
 
-def parsed_seeds(text: str | None) -> tuple[int, ...]:
+def parsed_seeds(text: str | None) -> list[int]:
     """The seeds of `--seeds`; none without it.
 
     Raises:
@@ -103,7 +94,7 @@ def parsed_seeds(text: str | None) -> tuple[int, ...]:
     words = [] if text is None else text.split(",")
     if not all(word.isascii() and word.isdecimal() for word in words) or len(set(map(int, words))) < len(words):
         raise ConfigError(f"--seeds {text}: expected different whole numbers, such as 42,43,44.")
-    return tuple(map(int, words))
+    return [int(word) for word in words]
 
 
 def parsed_changes(words: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -125,38 +116,20 @@ def parsed_changes(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     return changes
 
 
-def with_numbers(recipe: Recipe, jobs: int | None, threads: int | None) -> Recipe:
+def _with_numbers(recipe: Recipe, **numbers: Any) -> Recipe:
     """A recipe with another number of steps at a time, or of threads.
 
     Raises:
         ConfigError: If a number is invalid, or several steps at a time would each start processes on all devices.
     """
-    before = recipe.settings
-    settings = replace(
-        before, jobs=before.jobs if jobs is None else jobs, threads=before.threads if threads is None else threads
-    )
-    launch = settings.launch if settings.jobs > 1 else None
-    processes = read_yaml(find_path(launch)).get("num_processes", 1) if launch else 1
-    if processes != 1:
+    settings = replace(recipe.settings, **{name: number for name, number in numbers.items() if number is not None})
+    processes = read_yaml(recipe.launch).get("num_processes", 1) if recipe.launch is not None else 1
+    if settings.jobs > 1 and processes != 1:
         raise ConfigError(
-            f"{recipe.name}: jobs is {settings.jobs}, but each launch by {launch} starts {processes} processes; set "
-            "jobs to 1."
+            f"{recipe.name}: jobs is {settings.jobs}, but each launch by {settings.launch} starts {processes} "
+            "processes; set jobs to 1."
         )
     return replace(recipe, settings=settings)
-
-
-def wanted_jobs(plan: Plan, only: Sequence[str] | None) -> dict[Key, Job]:
-    """The jobs of a plan that the command line selects; everything in the file is checked.
-
-    Raises:
-        ConfigError: If there is no such step, or the file is wrong.
-    """
-    jobs = plan.all()
-    for name in only or ():
-        if name not in plan.recipe.steps:
-            known = ", ".join(plan.recipe.steps)
-            raise ConfigError(f"--only {name}: {plan.recipe.file} has no such step. Its steps: {known}.")
-    return chosen(jobs, [key for key in jobs if only is None or key.step in only])
 
 
 def listed(jobs: Mapping[Key, Job]) -> list[str]:
@@ -164,81 +137,53 @@ def listed(jobs: Mapping[Key, Job]) -> list[str]:
     width = max((len(key.title) for key in jobs), default=0)
     lines, current = [], set()
     for key, job in jobs.items():
-        later = next((need for need in job.needs if need not in current), None)
-        if later is None:
-            action = would_do(job.settings)
-            if action == "up to date":
-                current.add(key)
-        else:
-            action = f"would run, after {later.title}"
+        earlier = next((need for need in job.needs if need not in current), None)
+        action = would_do(job.settings) if earlier is None else f"would run, after {earlier.title}"
+        if action == "up to date":
+            current.add(key)
         lines.append(f"{key.title:<{width}}  {action}")
     return [*lines, f"{len(current)} of {len(jobs)} steps are up to date."]
 
 
-def _run_steps(recipe: Recipe, jobs: Mapping[Key, Job]) -> int:
+def _run_steps(recipe: Recipe, jobs: Mapping[Key, Job]) -> None:
     """Run the steps of a recipe, then print their times, and the report's table once more.
 
     One at a time prints as it runs; of several, each one's output is in `OUTPUT.log`, and is printed when it ends.
     """
-    live = recipe.settings.jobs == 1
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as spare:
-        jobs = {key: _with_log(job, live, Path(spare)) for key, job in jobs.items()}
-        outcomes = Runner(recipe.settings.jobs, print_line, _say_started, _show_words).run(jobs)
-        lost = losses(outcomes, jobs)
-        ended = [key for key, outcome in outcomes.items() if outcome.word == "done"]
-        shown = [key for key in ended if jobs[key].spec.shown]
-        again = shown and (shown[-1] != ended[-1] or not live)
-        closing = _words(jobs[shown[-1]]) if again else []
-    if lost:
-        for line in [*lost, "Fix it and run again to resume."]:
+    begun, is_live = time.monotonic(), recipe.settings.jobs == 1
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = {key: replace(job, log=_log_file(job, is_live, Path(folder))) for key, job in jobs.items()}
+        outcomes = run_jobs(jobs, recipe.settings.jobs)
+    failed = failures(outcomes, jobs)
+    if failed:
+        for line in [*failed, "Fix it and run again to resume."]:
             logger.error("%s", line)
-        return _status(outcomes)
+        raise SystemExit(next(outcome.status for outcome in outcomes.values() if outcome.status))
     print("\nWall time")
     for key in jobs:
-        note = "up to date" if outcomes[key].word != "done" else ""
+        note = "" if outcomes[key].word == "done" else "up to date"
         print(f"  {key.title:<16}{outcomes[key].seconds:8.1f} s  {note}".rstrip())
     print(f"  {'all':<16}{time.monotonic() - begun:8.1f} s")
+    done = [key for key, outcome in outcomes.items() if outcome.word == "done"]
+    tables = [key for key in done if jobs[key].spec.shown]
+    is_last = is_live and tables[-1:] == done[-1:]  # it stands right above
+    closing = [*outcomes[tables[-1]].lines] if tables and not is_last else []
     closing += serving(recipe, jobs)
-    print("".join(f"\n{line}" for line in closing), end="\n" if closing else "")
-    sys.stdout.flush()
-    return 0
+    if closing:
+        print("", *closing, sep="\n", flush=True)
 
 
 def serving(recipe: Recipe, jobs: Mapping[Key, Job]) -> list[str]:
-    """How to serve the model that the recipe names.
-
-    Args:
-        recipe: The recipe.
-        jobs: The jobs that were run.
-    """
-    found = [job for job in jobs.values() if job.key.step == recipe.settings.serve]
-    if not found:
-        return []
-    return [f"Serve it: {shlex.join(['minionerec', 'serve', '--checkpoint', path_word(found[0].folder)])}"]
+    """The line on how to serve the model that a recipe names, if it is among the jobs."""
+    folders = [job.folder for key, job in jobs.items() if key.step == recipe.settings.serve]
+    return [f"Serve it: minionerec serve --checkpoint {shlex.quote(path_word(folder))}" for folder in folders[:1]]
 
 
-def _with_log(job: Job, live: bool, spare: Path) -> Job:
-    if live:
-        return replace(job, log=spare / f"{job.key.step}.log") if job.spec.shown else job
-    return replace(job, log=spare / f"{job.key.step}.log" if job.output is None else Path(f"{job.output}.log"))
-
-
-def _say_started(job: Job) -> None:
-    log = f"  > {shown_path(job.log)}" if job.log is not None and not job.spec.shown else ""
-    print_line(f"$ {shown_command(job.words())}{log}")
-
-
-def _words(job: Job) -> list[str]:
-    return [] if job.log is None else words_of(job.log, _MOST)
-
-
-def _show_words(job: Job) -> None:
-    print_line("\n".join([*_words(job), ""]))
-
-
-def _status(outcomes: Mapping[Key, Outcome]) -> int:
-    return next((outcome.status for outcome in outcomes.values() if outcome.status), 1)
+def _log_file(job: Job, is_live: bool, folder: Path) -> Path | None:
+    """The log file of a job, in a temporary folder where it has no output; None where it prints as it runs."""
+    if is_live and not job.spec.shown:
+        return None
+    return folder / f"{job.title}.log" if is_live or job.output is None else Path(f"{job.output}.log")
 
 
 def ensure_before(recipe: str, settings: Settings) -> None:

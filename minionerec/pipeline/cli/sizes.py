@@ -129,10 +129,10 @@ def _corpus(shape: Shape) -> ChosenSettings:
         order = f"{share} of a user's neighbouring pairs are within one second" + (
             f"; their order {agrees}" if shape.ties else ""
         )
-    named: ChosenSettings = {}
+    chosen: ChosenSettings = {}
     if len(shape.text_columns) > len(TEXT_COLUMNS):
-        named["text_columns"] = (shape.text_columns, "items are compared by the columns that hold categories, too")
-    return named | {
+        chosen["text_columns"] = (shape.text_columns, "items are compared by the columns that hold categories, too")
+    return chosen | {
         "ties": (
             ("shuffle" if shape.all_targets else "together") if shape.listed else "keep",
             order,
@@ -148,21 +148,21 @@ def _sids(shape: Shape) -> ChosenSettings:
     from minionerec.sid.kmeans import most_codes
 
     codes = min(CODES, most_codes(LEVELS, shape.items))
-    found: ChosenSettings = {
+    chosen: ChosenSettings = {
         "dimensions": (dimensions(shape.items), f"of the item vectors, by the {shape.items:,} items"),
         "codebook_sizes": (
             [codes] * LEVELS,
             "codes of each level: most are learned from several items, and SIDs suffice for all",
         ),
     }
-    return found if shape.texts else found | {"encoder": ("interactions", _NO_TEXT)}
+    return chosen if shape.texts else chosen | {"encoder": ("interactions", _NO_TEXT)}
 
 
 def _catalogue(shape: Shape) -> ChosenSettings:
     wide, passes = width(shape.examples), epochs(shape.windows, 8)
     scores = shape.examples * shape.items * passes
     towers = 2 if wide == 128 and 2 * scores <= 2 * _SCORES else 1
-    found: ChosenSettings = {
+    chosen: ChosenSettings = {
         "hidden_size": (wide, f"by the {shape.examples:,} training examples"),
         "vector_width": (wide, ""),
         "inner_size": (4 * wide, ""),
@@ -180,13 +180,13 @@ def _catalogue(shape: Shape) -> ChosenSettings:
         "eval_beams": (_beams(shape.items, 20), ""),
     }
     if not shape.texts:
-        found["vectors"] = ("interactions", _NO_TEXT)
+        chosen["vectors"] = ("interactions", _NO_TEXT)
     if columns := [name for name, role in shape.roles.items() if role in CODED]:
-        found["item_columns"] = (columns, "added to the items' vectors; an item without a purchase has them too")
+        chosen["item_columns"] = (columns, "added to the items' vectors; an item without a purchase has them too")
     if scores * towers > 2 * _SCORES:
         why = f"{shape.examples:,} examples times {shape.items:,} items are too many to score each at every step"
-        found |= {"loss": ("sampled", why), "negatives": (1024, "")}
-    return found
+        chosen |= {"loss": ("sampled", why), "negatives": (1024, "")}
+    return chosen
 
 
 def _evaluation(shape: Shape) -> ChosenSettings:
@@ -234,22 +234,21 @@ def shortened(chosen: dict[str, ChosenSettings], shape: Shape, paces: Mapping[st
         limit: Seconds.
     """
     model = chosen["catalogue"]
-    why = f"with more the run would take more than {limit / 60:g} minutes"
+    reason = f"with more the run would take more than {limit / 60:g} minutes"
 
-    def left() -> float:
+    def remaining() -> float:
         return limit - sum(time for step, time in seconds(chosen, shape, paces).items() if step not in LANGUAGE)
 
-    if left() < 0 and model["towers"][0] > 1:
-        model["towers"] = 1, why
-    if left() < 0:
-        at_first = model["epochs"]
-        whole = at_first[0]
-        model["epochs"] = 1, why
-        least = left()
-        model["epochs"] = 2, why
-        one = least - left()
-        fitting = 1 + int(max(0.0, least) / one) if one > 0 else whole
-        model["epochs"] = (fitting, why) if fitting < whole else at_first
+    if remaining() < 0 and model["towers"][0] > 1:
+        model["towers"] = 1, reason
+    if remaining() < 0:
+        usual = model["epochs"]
+        model["epochs"] = 1, reason
+        after_one = remaining()
+        model["epochs"] = 2, reason
+        epoch = after_one - remaining()
+        fitting = 1 + int(max(0.0, after_one) / epoch) if epoch > 0 else usual[0]
+        model["epochs"] = (fitting, reason) if fitting < usual[0] else usual
         model["evals_per_epoch"] = 1, ""
 
 

@@ -48,7 +48,7 @@ class EncoderConfig(StageConfig):
     def vector_source(self) -> VectorSource:
         """The source of item vectors that these settings describe."""
         known = {field.name for field in fields(VectorSource)}
-        return VectorSource(**{each.name: getattr(self, each.name) for each in fields(self) if each.name in known})
+        return VectorSource(**{field.name: getattr(self, field.name) for field in fields(self) if field.name in known})
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read: what the settings name, and what the encoder reads."""

@@ -198,9 +198,9 @@ class ReportConfig(StageConfig):
         self._check_published(runs)
 
     def _check_headline(self) -> None:
-        among = self.metrics or [f"{kind}@{k}" for kind in METRICS for k in self.ks or ()]
-        if self.headline and (not is_metric(self.headline) or (among and self.headline not in among)):
-            known = f" ({', '.join(among)})" if among else ""
+        metrics = self.metrics or [f"{kind}@{k}" for kind in METRICS for k in self.ks or ()]
+        if self.headline and (not is_metric(self.headline) or (metrics and self.headline not in metrics)):
+            known = f" ({', '.join(metrics)})" if metrics else ""
             raise ConfigError(f"headline is {shown(self.headline)}; expected a metric of the page{known}, as NDCG@10.")
 
     def _check_published(self, runs: Sequence[RunSetting]) -> None:
@@ -222,7 +222,7 @@ class ReportConfig(StageConfig):
 
     def runs(self) -> list[RunSetting]:
         """The recommenders, read and checked, in the order of the settings."""
-        return [RunSetting.read(name, given, f"predictions: {name}") for name, given in self.predictions.items()]
+        return [RunSetting.read(name, value, f"predictions: {name}") for name, value in self.predictions.items()]
 
     def finished(self) -> list[RunSetting]:
         """The recommenders that have predictions.
@@ -243,12 +243,12 @@ class ReportConfig(StageConfig):
         Raises:
             ArtefactError: If required predictions are missing.
         """
-        found = super().inputs()
-        if "ceiling" in found and not found["ceiling"].is_file():
-            del found["ceiling"]  # the report logs a warning
+        inputs = super().inputs()
+        if "ceiling" in inputs and not inputs["ceiling"].is_file():
+            del inputs["ceiling"]  # the report logs a warning
         for run in self.finished():
-            found |= run.inputs(f"predictions {run.name}")
-        return found | _reference_input(self.reference)
+            inputs |= run.inputs(f"predictions {run.name}")
+        return inputs | _reference_input(self.reference)
 
     def named_paths(self) -> list[Path]:
         """Data, SIDs and the predictions of all recommenders, finished or not."""

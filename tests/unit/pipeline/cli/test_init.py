@@ -330,15 +330,6 @@ def test_windows_are_those_that_training_sees(tmp_path):
     assert len(user_windows(corpus)) == shape.windows > 60
 
 
-def test_what_exists_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tables(tmp_path)
-    (tmp_path / "mine.yaml").write_text("mine\n")
-    with pytest.raises(ConfigError, match=r"^mine\.yaml: exists already\. Give another NAME, or remove it\.$"):
-        init(monkeypatch, "items.csv", "interactions.csv", "mine.yaml")
-    assert (tmp_path / "mine.yaml").read_text() == "mine\n"
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -433,16 +424,21 @@ def test_a_missing_column_names_the_flag(tmp_path, monkeypatch):
     assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["steps"]["corpus"]["columns"] == {"user": "who"}
 
 
-def test_too_few_items(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("items", "words", "message"),
+    [
+        (50, ["mine.yaml"], r"^mine\.yaml: exists already\. Give another NAME, or remove it\.$"),
+        (9, ["new"], r"^items\.csv: holds 9 items; .* at least 10"),
+        (50, ["items.csv/mine"], r"^items\.csv/mine\.yaml: cannot be written \(.*\)\. Give another NAME"),
+        (50, ["new", "--minutes", "soon"], r"^--minutes is 'soon'; expected a number"),
+        (50, ["new", "--max_bad_rows", "-1"], r"^max_bad_rows is -1; it must be at least 0"),
+    ],
+)
+def test_a_recipe_that_cannot_be_made_is_refused_and_nothing_is_written(tmp_path, monkeypatch, items, words, message):
     monkeypatch.chdir(tmp_path)
-    tables(tmp_path, items=9)
-    with pytest.raises(ConfigError, match=r"^items\.csv: holds 9 items; .* at least 10"):
-        init(monkeypatch, "items.csv", "interactions.csv", "mine")
-    assert not (tmp_path / "mine.yaml").exists()
-
-
-def test_serve_names_a_step(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("output: runs/x\nserve: catalogue\nsteps:\n  data: {stage: prepare-data}\n")
-    with pytest.raises(ConfigError, match=r"line 2: serve is 'catalogue', which is no step; its steps: data"):
-        read_recipe(file)
+    tables(tmp_path, items=items)
+    (tmp_path / "mine.yaml").write_text("mine\n")
+    files = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=message):
+        init(monkeypatch, "items.csv", "interactions.csv", *words)
+    assert sorted(tmp_path.rglob("*")) == files and (tmp_path / "mine.yaml").read_text() == "mine\n"

@@ -11,7 +11,7 @@ from support.paths import ROOT
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.pipeline.cli import run
 from minionerec.pipeline.cli.init import BASE
-from minionerec.pipeline.cli.plan import Job, Plan, between, config_values, jobs_before, plan_of
+from minionerec.pipeline.cli.plan import Job, Plan, config_values, jobs_before, plan_of, selected_jobs
 from minionerec.pipeline.cli.recipes import DEMO, copy_recipe, find_recipe, read_recipe, shipped_recipes
 from minionerec.pipeline.cli.run import ensure_before, parsed_changes, parsed_seeds
 from minionerec.pipeline.stages import STAGES
@@ -153,7 +153,7 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         (f"launch: nowhere.yaml\nsteps: {{{SFT}}}", r"launch is 'nowhere.yaml', but there is no such file"),
         ("- sft", r"expected a mapping"),
         ("base: nowhere", r"mine.yaml, line 1: base: nowhere: no such recipe"),
-        ("base: mine", r"line 1: base is 'mine', which is based on this file itself, by way of mine"),
+        ("base: mine", r"line 1: base is 'mine', which is based on this file, by way of mine"),
         ("base: demo\nwithout: [sftt]", r"line 2: without names 'sftt'; the steps of the base: data, sids, catalogue"),
         ("base: demo\nwithout: sftt", r"line 2: without is 'sftt'; expected a list"),
         (
@@ -176,13 +176,41 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         ),
         (
             "output: x\nsteps:\n  sft: {corpus: c, sids: s, output: y}\n  grpo: {corpus: c, checkpoint: d, output: y}",
-            r"sft and grpo both write y; give each an out",
+            r"grpo writes y, and sft writes y; give each an output of its own, none inside another",
         ),
         (
             "output: x\nsteps:\n  sft: {corpus: c, sids: s}\n  grpo: {corpus: c, checkpoint: d, output: x/sft/y}",
-            r"grpo writes x/sft/y, inside the output of sft; give each an output of its own",
+            r"grpo writes x/sft/y, and sft writes x/sft; give each an output of its own, none inside another",
         ),
         (f"output: runs/{{sft}}\nsteps:\n  {SFT}\n", r"line 1: output is 'runs/{sft}', but .* holds no placeholders"),
+        (f"seeds: [1, 1]\nsteps: {{{SFT}}}", r"line 1: seeds names one twice; give each once"),
+        (
+            "output: x\nserve: catalogue\nsteps:\n  data: {stage: prepare-data}",
+            r"line 2: serve is 'catalogue', which is no step; its steps: data",
+        ),
+        (
+            "steps:\n  sft: {config: '#no'}",
+            r"line 2: steps.sft: config is '#no', which names no step; the others: none",
+        ),
+        (
+            "steps:\n  sft: {config: '#grpo'}\n  grpo: {config: '#sft'}",
+            r"line 3: steps.grpo: config is '#sft', which refers back to the step itself; the others: sft",
+        ),
+        (
+            "output: x\nsteps:\n  data: {stage: prepare-data, source: demo}\n"
+            "  sids: {stage: build-sids, corpus: {data}}",
+            r'line 4: steps.sids: corpus is a mapping; put the placeholder in quotes: "{data}"',
+        ),
+        (
+            "steps:\n  sft: {config: configs/demo/language.yaml}",
+            r"line 2: steps.sft.config: configs/demo/language.yaml: is a recipe; name the step",
+        ),
+        ("steps:\n  sft: {output: x, corpus: '{seed}', sids: s}", r"corpus names {seed}, which is unknown here"),
+        (
+            "steps:\n  sids: {stage: build-sids, corpus: x/sft, output: x/sids}\n"
+            "  sft: {corpus: c, sids: x/sids, output: x/sft}",
+            r"(sids|sft) needs itself, by way of other steps\. Change its inputs",
+        ),
     ],
 )
 def test_a_malformed_recipe_is_refused_in_one_line(tmp_path, content, message):
@@ -245,12 +273,12 @@ def test_a_base_is_changed_step_by_step(tmp_path):
     )
     first, second = (plan_of(tmp_path / f"{name}.yaml") for name in ("first", "second"))
     assert [key.step for key in second] == ["data", "sids", "sft", "eval", "again"]
-    found = {key.step: job for key, job in second.items()}
-    sft, again = found["sft"].settings, found["again"].settings
+    jobs = {key.step: job for key, job in second.items()}
+    sft, again = jobs["sft"].settings, jobs["again"].settings
     assert (sft.hidden_size, sft.model, sft.epochs, sft.output) == (64, "x/large", 3, "runs/second/sft")
-    assert found["sids"].settings.codebook_sizes == [8, 64]
+    assert jobs["sids"].settings.codebook_sizes == [8, 64]
     assert (again.hidden_size, again.sids, again.epochs) == (64, "runs/second/sids", 4)
-    assert again.output == "runs/second/again" and found["eval"].settings.checkpoint == "runs/second/sft"
+    assert again.output == "runs/second/again" and jobs["eval"].settings.checkpoint == "runs/second/sft"
     assert [job.settings.output for job in first.values()][:2] == ["runs/corpus", "runs/first/sids"]
 
 
@@ -266,8 +294,8 @@ def test_settings_are_taken_from_a_step_of_another_recipe_but_not_its_path(tmp_p
 
 def without_reference(values):
     if isinstance(values, dict):
-        values = {key: each for key, each in values.items() if key not in ("reference", "published")}
-        return {key: without_reference(each) for key, each in values.items()}
+        values = {key: value for key, value in values.items() if key not in ("reference", "published")}
+        return {key: without_reference(value) for key, value in values.items()}
     return values
 
 
@@ -301,15 +329,25 @@ def test_a_copy_replaces_nothing(tmp_path):
 
 
 def test_a_part_of_a_recipe_is_named_by_its_steps():
-    jobs = plan_of("demo")
-    assert between(jobs, None, None, "demo") == jobs
-    assert [key.step for key in between(jobs, "sft", "grpo", "demo")] == ["sft", "eval_sft", "grpo"]
-    with pytest.raises(ConfigError, match=r"--from nowhere: demo has no such step. Its steps: data, sids, "):
-        between(jobs, "nowhere", None, "demo")
-    with pytest.raises(ConfigError, match=r"--until nowhere: demo has no such step"):
-        between(jobs, None, "nowhere", "demo")
-    with pytest.raises(ConfigError, match=r"--from grpo comes after --until sft in demo"):
-        between(jobs, "grpo", "sft", "demo")
+    plan = Plan(read_recipe("demo"))
+    assert selected_jobs(plan) == plan.all()
+    assert [key.step for key in selected_jobs(plan, None, "sft", "grpo")] == ["sft", "eval_sft", "grpo"]
+    assert [key.step for key in selected_jobs(plan, ["eval_sft"], "catalogue", "sft")] == ["catalogue", "sft"]
+
+
+@pytest.mark.parametrize(
+    ("only", "first", "last", "message"),
+    [
+        (None, "nowhere", None, r"--from nowhere: demo/language has no such step. Its steps: data, sids, "),
+        (None, None, "nowhere", r"--until nowhere: demo/language has no such step"),
+        (["sft", "nowhere"], None, None, r"--only nowhere: demo/language has no such step. Its steps: data, sids, "),
+        (["sids"], "grpo", None, r"--from grpo: demo/language has no such step. Its steps: data, sids\.$"),
+        (None, "grpo", "sft", r"--from grpo comes after --until sft in demo/language"),
+    ],
+)
+def test_a_part_that_is_not_there_is_refused(only, first, last, message):
+    with pytest.raises(ConfigError, match=message):
+        selected_jobs(Plan(read_recipe("demo")), only, first, last)
 
 
 def settings(stage, **values):
@@ -412,7 +450,7 @@ def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path, monkeyp
     )
     jobs = plan_of(path)
     assert [key.title for key in jobs] == [
-        "data", "one, seed 3", "other, seed 3", "sids", "eval, seed 3", "one, seed 5", "other, seed 5", "eval, seed 5",
+        "data", "sids", "one, seed 3", "other, seed 3", "eval, seed 3", "one, seed 5", "other, seed 5", "eval, seed 5",
         "levels", "report",
     ]  # fmt: skip
     by_title = {key.title: job for key, job in jobs.items()}
@@ -450,9 +488,20 @@ def test_seeds_of_the_command_are_those_of_every_training(tmp_path):
     assert jobs["grpo, seed 8"].settings.checkpoint == "out/sft/seed-8"
     assert jobs["sids"].settings.seed == 1
     assert jobs["report"].settings.predictions == {"GRPO": "out/eval"}
-    for text in ("", "4,4", "-1", "a", "1,", "1 2"):
-        with pytest.raises(ConfigError, match=r"expected different whole numbers, such as 42,43,44"):
-            parsed_seeds(text)
+
+
+def test_settings_of_a_seed_are_read_from_a_folder_with_a_number_sign(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"steps:\n  sft: {{corpus: c, sids: s, output: '{tmp_path}/a#b'}}\n")
+    for job in Plan(read_recipe(path), [7, 8]).all().values():
+        job.prepare()
+        assert config_values(type(job.settings), job.config) == job.values
+
+
+@pytest.mark.parametrize("text", ["", "4,4", "-1", "a", "1,", "1 2"])
+def test_seeds_of_the_command_are_different_whole_numbers(text):
+    with pytest.raises(ConfigError, match=r"expected different whole numbers, such as 42,43,44"):
+        parsed_seeds(text)
 
 
 def test_settings_of_the_command_replace_those_of_the_file(tmp_path):
@@ -463,11 +512,21 @@ def test_settings_of_the_command_replace_those_of_the_file(tmp_path):
     assert (jobs["sft"].settings.epochs, jobs["sft"].settings.tasks) == (2, {"next_sid": 0.5})
     assert (jobs["again"].settings.epochs, jobs["again"].settings.learning_rate) == (2, 1e-4)
     assert jobs["sft"].config == "there.yaml" and jobs["again"].config == "out/again.yaml"
-    for word in ("epochs=2", "sft.epochs", ".a=1", "sft.=1"):
-        with pytest.raises(ConfigError, match=r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"):
-            parsed_changes([word])
-    with pytest.raises(ConfigError, match=r"--set sft\.epochs=\[: line 1, column 2: expected"):
-        parsed_changes(["sft.epochs=["])
-    for change, message in (("no.epochs=2", "--set no: .* has no such step"), ("sft.epoch=2", "unknown key 'epoch'")):
-        with pytest.raises(ConfigError, match=message):
-            Plan(read_recipe(path, parsed_changes([change]))).all()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("epochs=2", r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"),
+        ("sft.epochs", r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"),
+        (".a=1", r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"),
+        ("sft.=1", r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"),
+        ("sft.epochs=[", r"--set sft\.epochs=\[: line 1, column 2: expected"),
+        ("no.epochs=2", r"--set no: .* has no such step; its steps: sft"),
+        ("sft.epoch=2", r"--set sft: unknown key 'epoch'"),
+    ],
+)
+def test_settings_of_the_command_that_do_not_fit_are_refused(tmp_path, word, message):
+    (tmp_path / "mine.yaml").write_text(f"steps:\n  {SFT}\n")
+    with pytest.raises(ConfigError, match=message):
+        Plan(read_recipe(tmp_path / "mine.yaml", parsed_changes([word]))).all()
