@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.contrib.city.columns import LACKS, Histories, Predictor, histories_of
+from minionerec.contrib.city.columns import LACKING, Histories, Predictor, histories_of
 from minionerec.contrib.city.config import CeilingConfig
 from minionerec.contrib.city.law import PurchaseContexts, likeliest, probability_of
 from minionerec.contrib.city.make import city_people
@@ -262,12 +262,12 @@ def totals_with_columns(
         where: Name of the corpus in messages.
 
     Returns:
-        Totals where the columns are known, and for each of `minionerec.contrib.city.columns.LACKS` where it is not.
+        Totals where the columns are known, and for each of `minionerec.contrib.city.columns.LACKING` where it is not.
 
     Raises:
         ConfigError: If an example is no purchase of the city.
     """
-    totals = {name: Totals(sorted(set(ks)), corpus.sizes[split]) for name in ("", *LACKS)}
+    totals = {name: Totals(sorted(set(ks)), corpus.sizes[split]) for name in ("", *LACKING)}
     for numbers, examples in progress(corpus.batches(split), "ranking examples", unit="batch"):
         users, times = numbers_of(examples.users, form), contexts_of(examples, form).times
         blocks = users // people.block

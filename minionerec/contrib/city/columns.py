@@ -15,7 +15,8 @@ further views (`LATER`) by the law of a next purchase. The device says nothing.
 
 So, for a taste h and the calendar, the probability of a history is a product over its views and purchases, and that of
 each next item follows by Bayes' rule: a sum over all tastes weighted by their probabilities given the history. Nothing
-is approximated. What a prediction knows in any case: the law, the user's favourite shelves and styles, and the pauses.
+is approximated. What a prediction knows in any case: the law, the user's favourite shelves and styles, the epoch, and
+whether each purchase continues a session.
 """
 
 from dataclasses import dataclass, fields
@@ -40,8 +41,8 @@ CARTS = 0.1, 0.5
 """Probability that a view is followed by a cart: of an item that is not bought next, and of one that is."""
 EVENTS = VIEW, CART, PURCHASE = "view", "cart", "purchase"
 DEVICES = "phone", "computer", "tablet"
-LACKS = EVENT, PRICE_AND_BRAND, WEEKDAY, COLUMNS = "events", "price_and_brand", "weekday", "columns"
-"""What a prediction may lack, as `Predictor.predictions` describes."""
+LACKING = NO_EVENTS, NO_PRICE_AND_BRAND, NO_WEEKDAY, NO_COLUMNS = "events", "price_and_brand", "weekday", "columns"
+"""What a prediction may be without, as `Predictor.predictions` describes."""
 
 _EVENTS, _DISPLAY = 5, 6  # streams of a block; see `minionerec.contrib.city.people`
 _MAIN_DEVICE = 0.8
@@ -109,20 +110,20 @@ def histories_of(people: People, block: int) -> Histories:
     last = np.append(kinds[1:] != CONTINUES, True)  # of its session
     later = np.where(last, np.searchsorted(np.cumsum(LATER)[:-1], chances[1], side="right"), 0)
 
-    rows = np.repeat(np.arange(len(items)), before + 1 + later)
+    purchase = np.repeat(np.arange(len(items)), before + 1 + later)
     begins = np.cumsum(before + 1 + later) - (before + 1 + later)
-    place = np.arange(len(rows)) - begins[rows]
-    bought, after = place == before[rows], place > before[rows]
-    newest = np.where(after, items[rows], previous[rows])
-    contexts = PurchaseContexts(users[rows], newest, times[rows], np.where(after, 0, pauses[rows]))
+    place = np.arange(len(purchase)) - begins[purchase]
+    bought, after = place == before[purchase], place > before[purchase]
+    newest = np.where(after, items[purchase], previous[purchase])
+    contexts = PurchaseContexts(users[purchase], newest, times[purchase], np.where(after, 0, pauses[purchase]))
     seen = np.flatnonzero((before > 0) & (chances[2] < SEEN))
-    known = bought.copy()
+    known = bought.copy()  # whether the item is that of the purchase, and not drawn here
     known[begins[seen] + (chances[3][seen] * before[seen]).astype(np.int64)] = True
-    shown = items[rows]
+    shown = items[purchase]
     shown[~known] = _drawn(people, block, contexts.take(~known), rng)
-    same = ~after & (shown == items[rows])
-    carts = ~bought & (rng.random(len(rows)) < np.where(same, CARTS[1], CARTS[0]))
-    return Histories(contexts, shown, bought, np.where(bought, before[rows], 0), carts)
+    same = ~after & (shown == items[purchase])
+    carts = ~bought & (rng.random(len(purchase)) < np.where(same, CARTS[1], CARTS[0]))
+    return Histories(contexts, shown, bought, np.where(bought, before[purchase], 0), carts)
 
 
 def _drawn(people: People, block: int, contexts: PurchaseContexts, rng: np.random.Generator) -> np.ndarray:
@@ -269,7 +270,7 @@ def distribution(people: People, contexts: PurchaseContexts, tastes: np.ndarray,
     """
     world, factor = people.world, _columns_of(people).weekend_factor
     special = special_of(people, contexts)
-    chances = np.empty((len(contexts), world.items))
+    chances: np.ndarray = np.empty((len(contexts), world.items))
     for epoch in np.unique(special.epochs).tolist():
         some = np.flatnonzero(special.epochs == epoch)
         chances[some] = special.fashion[some, None] * (tastes[some] @ _by_fashion(people, epoch))
@@ -328,9 +329,9 @@ class Predictor:
             a taste and that it is. Together they sum to one in each row.
         """
         begins, times = self._first[positions], self.histories.contexts.times
-        if without == PRICE_AND_BRAND:
+        if without == NO_PRICE_AND_BRAND:
             begins = positions - self.histories.views[positions]
-        weekend = [is_weekend(times, shift) for shift in range(WEEK if without in (WEEKDAY, COLUMNS) else 1)]
+        weekend = [is_weekend(times, shift) for shift in range(WEEK if without in (NO_WEEKDAY, NO_COLUMNS) else 1)]
         logs = np.log(TASTE_CHANCES) + np.stack([self._evidence(begins, positions, one, without) for one in weekend])
         joint = np.exp(logs - logs.max(axis=(0, 2), keepdims=True))  # (F, R, H)
         joint /= joint.sum(axis=(0, 2), keepdims=True)
@@ -340,8 +341,8 @@ class Predictor:
     def _evidence(self, begins: np.ndarray, ends: np.ndarray, weekend: np.ndarray, without: str) -> np.ndarray:
         """Logarithm of the probability of what is between positions, up to a constant: float64 (R, H), or (R, 1)."""
         gains = np.where(weekend, self._gains, 1.0)[:, None]
-        logs = np.log(gains) if without == COLUMNS else self._logs + np.log(gains)
-        if without in (EVENT, COLUMNS):
+        logs = np.log(gains) if without == NO_COLUMNS else self._logs + np.log(gains)
+        if without in (NO_EVENTS, NO_COLUMNS):
             logs = np.where(self.histories.bought[:, None], logs, 0.0)
         else:
             shown = np.flatnonzero(self._shown)
@@ -373,7 +374,7 @@ class Predictor:
             if len(some := np.flatnonzero(tastes.any(axis=1))):
                 flags = np.full(len(some), bool(weekend))
                 chances[some] += distribution(self.people, contexts.take(some), tastes[some], flags)
-        if without in (EVENT, COLUMNS):
+        if without in (NO_EVENTS, NO_COLUMNS):
             return chances
         views = histories.views[positions]
         chances[views > 0] *= 1 - SEEN

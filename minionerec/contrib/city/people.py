@@ -186,6 +186,7 @@ def people_of(
     late: float = 0.0,
     returns: float = RETURNS,
     memory: int = 0,
+    *,
     columns: Columns | None = None,
 ) -> People:
     """The users of some settings."""

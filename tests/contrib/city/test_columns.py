@@ -12,7 +12,7 @@ import pytest
 from minionerec.contrib.city.ceiling import run_city_ceiling
 from minionerec.contrib.city.columns import (
     CARTS,
-    LACKS,
+    LACKING,
     SEEN,
     VIEWS,
     Histories,
@@ -198,7 +198,7 @@ def test_predictions_add_up_all_tastes_calendars_and_ways(people):
     assert repeated and shown and after_shown
     positions = np.array([*purchases[:2], *many_views[5:7], *repeated[:1], *shown[:2], *after_shown[:2]])
     predictor, oracle = Predictor(people, histories), Oracle(people, histories)
-    for without in ("", *LACKS):
+    for without in ("", *LACKING):
         found = predictor.predictions(positions, without)
         assert found.sum(axis=1) == pytest.approx(np.ones(len(positions)))
         for row, position in enumerate(positions):
@@ -294,11 +294,11 @@ def test_who_knows_more_expects_no_worse(items, views, days):
     predictor, positions, chances = enumerated(people, views, days)
     assert chances.sum() == pytest.approx(1)
     hits = {}
-    for without in ("", *LACKS):
+    for without in ("", *LACKING):
         table = predictor.predictions(positions, without)
         assert chances @ table == pytest.approx(chances @ predictor.predictions(positions), rel=1e-9)
         hits[without] = [chances @ -np.sort(-table, axis=1)[:, :k].sum(axis=1) for k in (1, 5, 10)]
-    for without in LACKS:
+    for without in LACKING:
         assert np.less_equal(hits[without], np.add(hits[""], 1e-12)).all()
         assert np.less_equal(hits["columns"], np.add(hits[without], 1e-12)).all()
     assert hits["price_and_brand"][2] < hits[""][2] - 0.001
@@ -335,6 +335,21 @@ def test_views_and_carts_are_as_many_as_the_constants_say():
     for other, (without, with_cart) in zip(CARTS, carts, strict=True):
         views = without + with_cart
         assert with_cart / views == pytest.approx(other, abs=4 * math.sqrt(other * (1 - other) / views))
+
+
+def test_weekends_tastes_and_leisure_are_as_the_page_says():
+    times = BEGAN + np.arange(0, 60 * DAY, 25_000)
+    assert is_weekend(times).tolist() == (pd.to_datetime(times, unit="s").dayofweek >= 5).tolist()
+    world = people_of(items=1280, users=1, mean=3, days=30, epoch_days=30, seed=4).world
+    categories = np.array(items_table(world, 0, 1280, columns=True)["category"])
+    leisure = world.leisure[world.positions(np.arange(1280)) // SHELF]
+    assert set(categories[leisure]) == {"Bread and Cakes", "Balcony and Beds", "Music and Play"}
+    assert len(set(categories)) == 8 and not set(categories[leisure]) & set(categories[~leisure])
+    many = people_of(items=40, users=8000, mean=3, days=30, epoch_days=30, seed=6, columns=COLUMNS)
+    band, brands = np.divmod(tastes_of(many, 0), len(BRAND_SETS))
+    sizes = np.array([len(BRAND_SETS[number]) for number in brands])
+    for counts in (np.bincount(band), np.bincount(sizes)[1:]):
+        assert np.abs(counts / 8000 - 1 / 3).max() < 4 * math.sqrt(2 / 9 / 8000)
 
 
 SETTINGS = {"items": 200, "users": 150, "mean_interactions": 8, "days": 200, "seed": 2, "columns": True}
@@ -428,13 +443,13 @@ def test_the_ceiling_is_the_same_of_purchases_with_and_without_their_views(city)
     for corpus, settings in (("logged", {"targets": ["purchase"]}), ("bought", {"where": "event == purchase"})):
         test = prepare(city, corpus, **settings).test
         content = json.loads((ceiling(city, corpus, ks=[1, 10]).output / "ceiling.json").read_text())
-        assert set(content["without"]) == set(LACKS)
+        assert set(content["without"]) == set(LACKING)
         known = {(user, time): at for user, time, at in zip(users, times, purchases, strict=True)}
         keys = zip((int(user[1:]) for user in test.users), test.times.time, strict=True)
         positions = np.array([known[key] for key in keys])
         assert np.array_equal(histories.items[positions], test.targets)
         gains = 1 / np.log2(np.arange(2, 12))
-        for without in ("", *LACKS):
+        for without in ("", *LACKING):
             totals = content["without"][without] if without else content
             table = predictor.predictions(positions, without)
             ranked = -np.sort(-table, axis=1)[:, :10]
