@@ -63,8 +63,9 @@ def run_city_ceiling(config: CeilingConfig) -> StageResult:
             if not corpus.sizes[config.split]:
                 raise DataError(f"{config.corpus}: split {config.split!r} holds no example. Choose another split.")
         with work.phase("rank"):
+            lacking: Mapping[str, Totals] = {}
             if people.columns is None:
-                totals, lacking = totals_of(corpus, people, config.split, config.ks, form), {}
+                totals = totals_of(corpus, people, config.split, config.ks, form)
             else:
                 totals, lacking = totals_with_columns(corpus, people, config.split, config.ks, form, config.corpus)
         content = {"split": corpus.split, **totals.content()}
