@@ -21,6 +21,10 @@ are drawn once and never shown. Given them, the newest item and the two times, `
 (`minionerec.contrib.city.law`) is the exact distribution of every purchase. No recommender knows as much, so the
 expected metrics of the ranking by it are above those of every recommender.
 
+A city with columns (`minionerec.contrib.city.columns`) has views and carts before purchases, and a brand, a category
+and a price for each item; purchases depend on the brand, the price and the weekday too. Its ceilings know no hidden
+band or brand: they are exact for a history with its columns, and for one without some of them.
+
 All is drawn from Philox counters keyed by seed and block of users (Salmon et al., "Parallel random numbers: as easy
 as 1, 2, 3", 2011), so that any block can be made alone, in any process, with the same bytes.
 """

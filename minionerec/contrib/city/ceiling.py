@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from minionerec.contrib.city.columns import LACKING, Histories, Predictor, histories_of
 from minionerec.contrib.city.config import CeilingConfig
 from minionerec.contrib.city.law import PurchaseContexts, likeliest, probability_of
 from minionerec.contrib.city.make import city_people
@@ -26,7 +27,9 @@ from minionerec.pipeline.stages import StageResult
 
 FILE, ROWS = "ceiling.json", "rows.parquet"
 AT_ONCE = 4096
-"""Examples whose lists are in memory at a time."""
+"""Examples whose lists are in memory at a time; in a city with columns, views and purchases of whole users, about."""
+LARGEST = 1 << 23
+"""Probabilities in memory at a time in a city with columns: examples times items."""
 _NORMAL = 1.959964
 _DIGITS = 6
 
@@ -35,7 +38,8 @@ def run_city_ceiling(config: CeilingConfig) -> StageResult:
     """Rank by the true probabilities for every example of a split, and write the expected metrics.
 
     Raises:
-        ConfigError: If the corpus is not all of this city, its ties were moved, or a cutoff is too large.
+        ConfigError: If the corpus is not all of this city, its ties were moved, it has other targets than purchases, or
+            a cutoff is too large.
         ArtefactError: If something cannot be read or written.
     """
     stage = Stage(config)
@@ -59,9 +63,16 @@ def run_city_ceiling(config: CeilingConfig) -> StageResult:
             if not corpus.sizes[config.split]:
                 raise DataError(f"{config.corpus}: split {config.split!r} holds no example. Choose another split.")
         with work.phase("rank"):
-            totals = totals_of(corpus, people, config.split, config.ks, form)
+            lacking: Mapping[str, Totals] = {}
+            if people.columns is None:
+                totals = totals_of(corpus, people, config.split, config.ks, form)
+            else:
+                totals, lacking = totals_with_columns(corpus, people, config.split, config.ks, form, config.corpus)
         content = {"split": corpus.split, **totals.content()}
         counts = {"rows": totals.rows, **content["ceiling"]}
+        if lacking:
+            content["without"] = {name: other.content() for name, other in lacking.items()}
+            counts["without"] = {name: other["ceiling"] for name, other in content["without"].items()}
         with work.finish(counts=counts) as folder:
             write_json(folder / FILE, content)
             pq.write_table(totals.table(), folder / ROWS, compression="zstd")
@@ -70,8 +81,15 @@ def run_city_ceiling(config: CeilingConfig) -> StageResult:
 
 def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
     k = 10 if "ndcg@10" in counts else max(int(name[5:]) for name in counts if name.startswith("ndcg@"))
-    summary = f"no recommender can expect more than NDCG@{k} {counts[f'ndcg@{k}']:.4f}, HR@{k} {counts[f'hr@{k}']:.4f}"
-    return StageResult(output, [summary, f"ceiling: {output / FILE}"], counts)
+
+    def metrics(ceiling: Mapping[str, float]) -> str:
+        return f"NDCG@{k} {ceiling[f'ndcg@{k}']:.4f}, HR@{k} {ceiling[f'hr@{k}']:.4f}"
+
+    lacking = [
+        f"without {name.replace('_', ' ')}: {metrics(other)}" for name, other in counts.get("without", {}).items()
+    ]
+    summary = f"no recommender can expect more than {metrics(counts)}"
+    return StageResult(output, [summary, *lacking, f"ceiling: {output / FILE}"], counts)
 
 
 def check_corpus(corpus: Corpus, counts: Mapping[str, Any], form: str, where: str, city: str) -> None:
@@ -79,7 +97,7 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], form: str, where: st
 
     Args:
         corpus: The corpus.
-        counts: The city's counts of items and interactions.
+        counts: The city's counts of items, interactions and, with columns, purchases, of which the corpus may be made.
         form: Form of the city's ids.
         where: Name of the corpus in messages.
         city: Name of the city in messages.
@@ -94,7 +112,7 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], form: str, where: st
         )
     sizes = {"items": corpus.n_items, "interactions": corpus.counts.get("interactions")}
     for name, value in sizes.items():
-        if value != counts[name]:
+        if value != counts[name] and (name == "items" or value != counts.get("purchases")):
             raise ConfigError(
                 f"{where}: has {value} {name}, but {city} has {counts[name]}. Prepare the corpus from all of this city "
                 "(source 'tables', without core, start or end)."
@@ -133,7 +151,6 @@ class Totals:
     """Metrics of the ranking by true probabilities on R examples, summed part by part.
 
     Args:
-        people: The city and its users.
         ks: Cutoffs, ascending.
         rows: Number of examples, R.
 
@@ -142,8 +159,8 @@ class Totals:
         rank: int32 (R,), rank of the target from 1; 0 if it is after the largest cutoff.
     """
 
-    def __init__(self, people: People, ks: Sequence[int], rows: int):
-        self.people, self.ks, self.rows = people, ks, rows
+    def __init__(self, ks: Sequence[int], rows: int):
+        self.ks, self.rows = ks, rows
         self.probability, self.rank = np.empty(rows), np.zeros(rows, dtype=np.int32)
         self._gains = {
             f"{name}@{k}": gains
@@ -152,16 +169,24 @@ class Totals:
         }
         self._mean, self._variance, self._drawn = (dict.fromkeys(self._gains, 0.0) for _ in range(3))
 
-    def add(self, numbers: np.ndarray, contexts: PurchaseContexts, targets: np.ndarray) -> None:
+    def add(
+        self,
+        numbers: np.ndarray,
+        targets: np.ndarray,
+        probability: np.ndarray,
+        lists: np.ndarray,
+        chances: np.ndarray,
+    ) -> None:
         """Add some examples.
 
         Args:
             numbers: int64 (M,), their numbers.
-            contexts: The states they depend on.
             targets: int64 (M,), the items bought, as rows of the items table.
+            probability: float64 (M,), the probability of each target.
+            lists: int64 (M, K), the most probable items of each, the first of them first.
+            chances: float64 (M, K), their probabilities.
         """
-        self.probability[numbers] = probability_of(self.people, contexts, targets)
-        lists, chances = likeliest(self.people, contexts, self.ks[-1])
+        self.probability[numbers] = probability
         hits = lists == targets[:, None]
         hit_rows = np.flatnonzero(hits.any(axis=1))
         position = hits[hit_rows].argmax(axis=1)
@@ -211,10 +236,90 @@ def totals_of(corpus: Corpus, people: People, split: str, ks: Sequence[int], for
         ks: Cutoffs.
         form: Form of the city's ids.
     """
-    totals = Totals(people, sorted(set(ks)), corpus.sizes[split])
+    totals = Totals(sorted(set(ks)), corpus.sizes[split])
     for numbers, examples in progress(corpus.batches(split), "ranking examples", unit="batch"):
         contexts, targets = contexts_of(examples, form, people.memory), examples.targets.astype(np.int64)
         for begin in range(0, len(examples), AT_ONCE):
             some = np.arange(begin, min(begin + AT_ONCE, len(examples)))
-            totals.add(numbers[some], contexts.take(some), targets[some])
+            part, bought = contexts.take(some), targets[some]
+            lists, chances = likeliest(people, part, totals.ks[-1])
+            totals.add(numbers[some], bought, probability_of(people, part, bought), lists, chances)
     return totals
+
+
+def totals_with_columns(
+    corpus: Corpus, people: People, split: str, ks: Sequence[int], form: str, where: str
+) -> tuple[Totals, dict[str, Totals]]:
+    """Compute the totals over all examples of a split of a city with columns, for every kind of predictor.
+
+    Histories are drawn again from the city, so that it is the same whether the corpus has its views or purchases alone.
+
+    Args:
+        corpus: All of the city, or all of its purchases.
+        people: The city and its users.
+        split: Name of the split.
+        ks: Cutoffs.
+        form: Form of the city's ids.
+        where: Name of the corpus in messages.
+
+    Returns:
+        Totals where the columns are known, and for each of `minionerec.contrib.city.columns.LACKING` where it is not.
+
+    Raises:
+        ConfigError: If an example is no purchase of the city.
+    """
+    totals = {name: Totals(sorted(set(ks)), corpus.sizes[split]) for name in ("", *LACKING)}
+    for numbers, examples in progress(corpus.batches(split), "ranking examples", unit="batch"):
+        users, times = numbers_of(examples.users, form), contexts_of(examples, form).times
+        blocks = users // people.block
+        for block in np.unique(blocks).tolist():
+            of_block = np.flatnonzero(blocks == block)
+            histories = histories_of(people, block)
+            found = _purchases_at(histories, users[of_block], times[of_block])
+            wrong = (found < 0) | (histories.items[found] != examples.targets[of_block])
+            if wrong.any():
+                raise ConfigError(
+                    f"{where}: {split} example {numbers[of_block[wrong.argmax()]]} is no purchase of the city. Prepare "
+                    "the corpus with targets [purchase], or with where 'event == purchase'."
+                )
+            _add_block(totals, people, histories, numbers[of_block], found)
+    known = totals.pop("")
+    return known, totals
+
+
+def _purchases_at(histories: Histories, users: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Positions of the purchases of some users at some times, int64 (R,); -1 for none."""
+    purchases = np.flatnonzero(histories.bought)
+    contexts = histories.contexts.take(purchases)
+    known = dict(
+        zip(zip(contexts.users.tolist(), contexts.times.tolist(), strict=True), purchases.tolist(), strict=True)
+    )
+    return np.array([known.get(key, -1) for key in zip(users.tolist(), times.tolist(), strict=True)])
+
+
+def _add_block(
+    totals: Mapping[str, Totals], people: People, histories: Histories, numbers: np.ndarray, purchases: np.ndarray
+) -> None:
+    """Add examples with the given numbers, which are the purchases at some positions of the histories."""
+    users = histories.contexts.users
+    needed = np.isin(users, users[purchases])
+    users, positions = users[needed], np.cumsum(needed)[purchases] - 1
+    histories = histories.take(np.flatnonzero(needed))
+    order = np.argsort(positions)
+    firsts, ends = (np.searchsorted(users, users[positions[order]], side) for side in ("left", "right"))
+    begin = 0
+    while begin < len(order):
+        limit = max(firsts[begin] + AT_ONCE, ends[begin])  # whole users
+        count = min(np.searchsorted(ends[begin:], limit, side="right"), max(1, LARGEST // people.world.items))
+        some = order[begin : begin + count]
+        part = np.arange(firsts[begin], positions[some[-1]] + 1)
+        predictor = Predictor(people, histories.take(part))
+        targets = histories.items[positions[some]]
+        for name, total in totals.items():
+            table = predictor.predictions(positions[some] - firsts[begin], name)
+            lists = np.argpartition(-table, total.ks[-1] - 1, axis=1)[:, : total.ks[-1]]
+            chances = np.take_along_axis(table, lists, 1)
+            ranked = np.argsort(-chances, axis=1, kind="stable")
+            lists, chances = (np.take_along_axis(values, ranked, 1) for values in (lists, chances))
+            total.add(numbers[some], targets, table[np.arange(count), targets], lists, chances)
+        begin += count

@@ -41,6 +41,20 @@ class MakeCityConfig(StageConfig):
         f"'parquet': two tables of parquet; '{SHOP}': csv files with ids such as P001 and U0001, for one small shop",
         known=FORMS,
     )
+    columns: bool = setting(
+        False,
+        "whether interactions have an event (view, cart, purchase) and a device, and items a brand, a category and a "
+        "price; purchases depend on the price, the brand and the weekday, and memory is 0",
+    )
+    price_factor: float = setting(
+        4.0, "columns: factor of the weight of items in a user's price band", least=1, most=20, requires="columns"
+    )
+    brand_factor: float = setting(
+        8.0, "columns: factor of the weight of a user's favourite brands", least=1, most=20, requires="columns"
+    )
+    weekend_factor: float = setting(
+        5.0, "columns: factor of the weight of leisure shelves at weekends", least=1, most=20, requires="columns"
+    )
     seed: int = setting(42, "random seed", least=0)
     processes: int = setting(
         1, "processes that generate users; the result does not depend on them", least=1, affects_result=False
@@ -59,6 +73,11 @@ class MakeCityConfig(StageConfig):
             yield (
                 f"items is {self.items}, but a shop has one department of at most {DEPARTMENT * SHELF}. Give fewer "
                 "items, or form 'parquet'."
+            )
+        if self.columns and self.memory:
+            yield (
+                f"memory is {self.memory}, but a city with columns has none: what a user does not buy again would tell "
+                "of a history what a ceiling without columns may not know. Leave memory out."
             )
         most = MOST_TIMES * self.mean_interactions
         needed = -(-most * seconds_a_choice(self.returns) // DAY)

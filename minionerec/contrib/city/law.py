@@ -1,4 +1,7 @@
-"""The probability of every next purchase, given the state of the city: exact, for all items or for the likeliest."""
+"""The probability of every next purchase, given the state of the city: exact, for all items or for the likeliest.
+
+The state includes what the user likes. A city with columns has `minionerec.contrib.city.columns` for it.
+"""
 
 from dataclasses import dataclass
 
@@ -25,7 +28,18 @@ from minionerec.contrib.city.purchases import (
 from minionerec.contrib.city.sizes import AISLE, SHELF
 from minionerec.contrib.city.world import RANK_SHARES, World, around, as_taken
 
-__all__ = ["BEGINS", "CONTINUES", "FIRST", "PurchaseContexts", "likeliest", "probabilities", "probability_of"]
+__all__ = [
+    "BEGINS",
+    "CONTINUES",
+    "FIRST",
+    "PurchaseContexts",
+    "Special",
+    "appeal_of",
+    "likeliest",
+    "probabilities",
+    "probability_of",
+    "special_of",
+]
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ class PurchaseContexts:
 
 
 @dataclass(frozen=True)
-class _Special:
+class Special:
     """The shelves that have another source than fashion, and the state that their items depend on.
 
     Attributes:
@@ -93,7 +107,8 @@ def _likes(people: People, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return shelves, styles
 
 
-def _special(people: People, contexts: PurchaseContexts) -> _Special:
+def special_of(people: People, contexts: PurchaseContexts) -> Special:
+    """The special shelves of R purchases, without the factors of a city with columns."""
     world, n = people.world, len(contexts)
     kinds = np.where(contexts.newest < 0, FIRST, kinds_of(contexts.pauses))
     weights = SHARES[kinds]  # (R, 4)
@@ -123,7 +138,7 @@ def _special(people: People, contexts: PurchaseContexts) -> _Special:
     summed = np.where(real, (same * shares[:, None, :]).sum(axis=2), 0.0)
     loyal = np.zeros((n, SHELF))
     np.add.at(loyal, (np.arange(n)[:, None], styles), STYLE_SHARES)
-    return _Special(shelves, summed, real, loyal, weights[:, FASHION], epochs, there)
+    return Special(shelves, summed, real, loyal, weights[:, FASHION], epochs, there)
 
 
 def _recent(people: People, contexts: PurchaseContexts) -> np.ndarray:
@@ -139,7 +154,7 @@ def _recent(people: People, contexts: PurchaseContexts) -> np.ndarray:
     return np.where(contexts.recent < 0, -1, people.world.positions(np.maximum(contexts.recent, 0)))
 
 
-def _appeal(world: World, epochs: np.ndarray, shelves: np.ndarray) -> np.ndarray:
+def appeal_of(world: World, epochs: np.ndarray, shelves: np.ndarray) -> np.ndarray:
     """Appeal of shelves (R, C) in the epochs (R,) of their rows: float64 (R, C)."""
     appeal = np.empty(shelves.shape)
     for epoch in np.unique(epochs).tolist():
@@ -148,12 +163,12 @@ def _appeal(world: World, epochs: np.ndarray, shelves: np.ndarray) -> np.ndarray
     return appeal
 
 
-def _of_shelves(world: World, special: _Special) -> np.ndarray:
+def _of_shelves(world: World, special: Special) -> np.ndarray:
     """Probability of every item of the special shelves: float64 (R, C, 20)."""
     ranks = world.ranks(special.shelves[:, :, None], np.arange(SHELF), special.epochs[:, None, None])
     selling = RANK_SHARES[ranks]  # (R, C, 20)
     chosen = special.shares[:, :, None] * (LOYAL * special.styles[:, None, :] + (1 - LOYAL) * selling)
-    fashion = special.fashion[:, None] * _appeal(world, special.epochs, special.shelves)
+    fashion = special.fashion[:, None] * appeal_of(world, special.epochs, special.shelves)
     return as_taken(chosen + fashion[:, :, None] * selling, special.there)
 
 
@@ -168,7 +183,7 @@ def probabilities(people: People, contexts: PurchaseContexts) -> np.ndarray:
         float64 (R, N), column i is row i of the items table; each row sums to one.
     """
     world = people.world
-    special = _special(people, contexts)
+    special = special_of(people, contexts)
     purchases = np.arange(len(contexts))
     ranks = world.ranks(np.arange(world.shelves)[:, None], np.arange(SHELF), special.epochs[:, None, None])
     fashion = np.stack([world.appeal(epoch) for epoch in special.epochs.tolist()])[:, :, None] * RANK_SHARES[ranks]
@@ -191,12 +206,12 @@ def probability_of(people: People, contexts: PurchaseContexts, items: np.ndarray
         contexts: The purchases.
         items: int64 (R,), rows of the items table.
     """
-    world, special = people.world, _special(people, contexts)
+    world, special = people.world, special_of(people, contexts)
     positions = world.positions(items)
     shelf, style = positions // SHELF, positions % SHELF
     share = (special.shares * (special.shelves == shelf[:, None])).sum(axis=1)
     selling = RANK_SHARES[world.ranks(shelf[:, None], np.arange(SHELF), special.epochs[:, None])]  # (R, 20)
-    fashion = special.fashion * _appeal(world, special.epochs, shelf[:, None])[:, 0]
+    fashion = special.fashion * appeal_of(world, special.epochs, shelf[:, None])[:, 0]
     style_shares = share[:, None] * (LOYAL * special.styles + (1 - LOYAL) * selling) + fashion[:, None] * selling
     there = None
     if not people.all_there:
@@ -219,7 +234,7 @@ def likeliest(people: People, contexts: PurchaseContexts, k: int) -> tuple[np.nd
     Returns:
         Rows of the items table int64 (R, k), the most probable first, and their probabilities float64 (R, k).
     """
-    world, special = people.world, _special(people, contexts)
+    world, special = people.world, special_of(people, contexts)
     inside = np.where(special.real[:, :, None], _of_shelves(world, special), -1.0).reshape(len(contexts), -1)
     positions = (special.shelves[:, :, None] * SHELF + np.arange(SHELF)).reshape(len(contexts), -1)
     best_positions = np.empty((len(contexts), k), dtype=np.int64)

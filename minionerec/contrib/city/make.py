@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import fields
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from minionerec.contrib.city.columns import DEVICES, EVENTS, PURCHASE, events_of
 from minionerec.contrib.city.config import MakeCityConfig
-from minionerec.contrib.city.people import People, people_of
+from minionerec.contrib.city.people import Columns, People, people_of
 from minionerec.contrib.city.purchases import purchases_of
 from minionerec.contrib.city.sizes import PARQUET, SHOP
 from minionerec.contrib.city.text import ids, items_table, shop_table
-from minionerec.contrib.city.world import World
 from minionerec.core.artefacts import atomic_write
 from minionerec.core.log import progress
 from minionerec.pipeline.stage import Stage, Work
@@ -33,6 +35,8 @@ def city_people(settings: Mapping[str, Any]) -> People:
     """The users (and the world) of settings of `make-city`, from a configuration or a manifest."""
     names = ("items", "users", "mean_interactions", "days", "epoch_days", "seed")
     later = {name: settings[name] for name in ("late", "returns", "memory") if name in settings}
+    if settings.get("columns"):
+        later["columns"] = Columns(*(settings[field.name] for field in fields(Columns)))
     return people_of(*(int(settings[name]) for name in names), **later)
 
 
@@ -54,10 +58,12 @@ def run_make_city(config: MakeCityConfig) -> StageResult:
         parts = _make_parts(config.processes, people.blocks, work)
         with work.finish(seed=config.seed, counts=counts) as folder:
             if config.form == SHOP:
-                counts["interactions"] = _write_shop(people.world, parts, folder)
+                counts["interactions"] = _write_shop(people, parts, folder)
             else:
-                _write_items(people.world, folder / ITEMS)
+                _write_items(people, folder / ITEMS)
                 counts["interactions"] = _join(parts, folder / INTERACTIONS)
+            if people.columns is not None:
+                counts["purchases"] = sum(_purchases(part) for part in parts)
             counts |= {"blocks": people.blocks, "epochs": people.world.epochs}
     return _result(stage.output, counts)
 
@@ -108,32 +114,51 @@ def write_block(settings: Mapping[str, Any], block: int, path: Path) -> None:
         path: The parquet file.
     """
     people, form = city_people(settings), settings.get("form", PARQUET)
-    users, items, times = purchases_of(people, block)
+    if people.columns is None:
+        users, items, times = purchases_of(people, block)
+        further = {}
+    else:
+        events = events_of(people, block)
+        users, items, times = (events[name] for name in ("users", "items", "times"))
+        further = {
+            "event": pa.array(EVENTS).take(events["events"]),
+            "device": pa.array(DEVICES).take(events["devices"]),
+        }
     table = pa.table(
         {
             "user_id": ids("u", users, form),
             "item_id": ids("p", items, form),
             "timestamp": pa.array(times, pa.int64()),
+            **further,
         }
     )
     with atomic_write(path) as fresh:
         pq.write_table(table, fresh, row_group_size=len(table), **_WRITING)
 
 
-def _write_items(world: World, path: Path) -> None:
+def _purchases(part: Path) -> int:
+    """Number of purchases among the interactions of a part."""
+    number: int = pc.sum(pc.equal(pq.read_table(part, columns=["event"])["event"], PURCHASE)).as_py()
+    return number
+
+
+def _write_items(people: People, path: Path) -> None:
     """Write the items table part by part."""
+    world = people.world
     writer: pq.ParquetWriter | None = None
     for begin in range(0, world.items, ITEMS_AT_ONCE):
-        table = items_table(world, begin, min(begin + ITEMS_AT_ONCE, world.items))
+        table = items_table(world, begin, min(begin + ITEMS_AT_ONCE, world.items), people.columns is not None)
         writer = writer or pq.ParquetWriter(path, table.schema, **_WRITING)
         writer.write_table(table, row_group_size=len(table))
     if writer is not None:
         writer.close()
 
 
-def _write_shop(world: World, parts: list[Path], folder: Path) -> int:
+def _write_shop(people: People, parts: list[Path], folder: Path) -> int:
     """Write both tables as csv, interactions in order of time, and return the number of interactions."""
-    shop_table(world).to_pandas().to_csv(folder / SHOP_ITEMS, index=False, lineterminator="\n")
+    shop_table(people.world, people.columns is not None).to_pandas().to_csv(
+        folder / SHOP_ITEMS, index=False, lineterminator="\n"
+    )
     interactions = pa.concat_tables([pq.read_table(part) for part in parts]).to_pandas()
     interactions = interactions.sort_values("timestamp", kind="stable")
     interactions.to_csv(folder / SHOP_INTERACTIONS, index=False, lineterminator="\n")

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import combinations
 
 import numpy as np
 
-from minionerec.contrib.city.sizes import AISLE, DAY, DEPARTMENT, FEWEST, MOST_TIMES, RETURNS, SHELF
+from minionerec.contrib.city.sizes import AISLE, BANDS, BRANDS, DAY, DEPARTMENT, FEWEST, MOST_TIMES, RETURNS, SHELF
 from minionerec.contrib.city.world import BEGAN, World, generator, power_law, spread, world_of
 
 BLOCK, BLOCK_CHOICES = 8192, 1 << 19
@@ -15,10 +16,43 @@ SESSION = 1800
 FAVOURITES = power_law(SHELF, 1.0, 2.0)
 """float64 (20,): probability of each style to be a user's first favourite; the second is uniform among the others."""
 
-_LIKES, _INTERACTIONS = 0, 1  # streams of a block; 2 draws the purchases
+BRAND_SETS = tuple(brands for size in (1, 2, 3) for brands in combinations(range(BRANDS), size))
+"""What a user's favourite brands may be: one to three."""
+TASTES = BANDS * len(BRAND_SETS)
+"""Number of tastes, H. A taste is a price band and favourite brands, numbered as band times brand sets plus set."""
+TASTE_CHANCES = np.tile([1 / sum(len(other) == len(brands) for other in BRAND_SETS) for brands in BRAND_SETS], BANDS)
+"""float64 (H,): probability of each taste, equal for the bands, the numbers of brands, and the sets of one number."""
+TASTE_CHANCES /= TASTE_CHANCES.sum()
+
+_LIKES, _INTERACTIONS, _TASTES = 0, 1, 3  # streams of a block; 2, 4, 5 and 6 draw purchases and views
 _BETWEEN = 3600.0
 _PAUSE, _SHORTEST, _LONGEST = 120.0, 15.0, 1500.0
 _STAY_LEAST, _STAY_MOST = 0.1, 0.6
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What price, brand and weekday change in a city with columns, each by a factor of at least 1.
+
+    Attributes:
+        price_factor: Of the weight of items in the user's price band.
+        brand_factor: Of the weight of items of the user's favourite brands.
+        weekend_factor: Of the weight of leisure shelves on Saturdays and Sundays.
+    """
+
+    price_factor: float
+    brand_factor: float
+    weekend_factor: float
+
+    @cached_property
+    def factors(self) -> np.ndarray:
+        """Factor of each class of items (`World.classes`) for each taste: float64 (24, H)."""
+        band, brand = np.divmod(np.arange(BANDS * BRANDS)[:, None], BRANDS)
+        liked_band, brands = np.divmod(np.arange(TASTES), len(BRAND_SETS))
+        liked = np.array([[brand in some for brand in range(BRANDS)] for some in BRAND_SETS])  # (sets, 8)
+        in_band = np.where(band == liked_band, self.price_factor, 1.0)
+        factors: np.ndarray = in_band * np.where(liked[brands, brand], self.brand_factor, 1.0)
+        return factors
 
 
 @dataclass(frozen=True)
@@ -31,6 +65,7 @@ class People:
         mean: Purchases of a user, on average.
         returns: Share of a user's purchases, except the first, that begin a session.
         memory: Last items of a user that are not bought again; at most 19.
+        columns: The factors of price, brand and weekday; None for a city without columns.
     """
 
     world: World
@@ -38,6 +73,7 @@ class People:
     mean: int
     returns: float = RETURNS
     memory: int = 0
+    columns: Columns | None = None
 
     @property
     def all_there(self) -> bool:
@@ -86,6 +122,13 @@ def likes_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray]:
     second = (first + 1 + (chances[5] * (SHELF - 1)).astype(np.int64)) % SHELF
     shelves = np.stack([home, near, around, far], axis=1).astype(np.int32)
     return shelves, np.stack([first, second], axis=1).astype(np.int8)
+
+
+def tastes_of(people: People, block: int) -> np.ndarray:
+    """The taste of each user of a block of a city with columns: int64 (U,), from 0 to H - 1."""
+    rng = generator(people.world.seed, block, _TASTES)
+    tastes: np.ndarray = rng.choice(TASTES, people.size(block), p=TASTE_CHANCES)
+    return tastes
 
 
 def interactions_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -143,6 +186,8 @@ def people_of(
     late: float = 0.0,
     returns: float = RETURNS,
     memory: int = 0,
+    *,
+    columns: Columns | None = None,
 ) -> People:
     """The users of some settings."""
-    return People(world_of(items, days, epoch_days, seed, late), users, mean, returns, memory)
+    return People(world_of(items, days, epoch_days, seed, late), users, mean, returns, memory, columns)

@@ -1,10 +1,12 @@
 """The purchases of the users of a block: all random draws, one array operation for all users at a time."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from minionerec.contrib.city.people import SESSION, People, interactions_of, likes_of
+from minionerec.contrib.city.people import SESSION, People, interactions_of, likes_of, tastes_of
 from minionerec.contrib.city.sizes import AISLE
-from minionerec.contrib.city.world import RANK_SHARES, World, around, generator, taken_instead
+from minionerec.contrib.city.world import RANK_SHARES, generator, is_weekend, spread, taken_instead
 
 FOLLOW, STAY, TASTE, FASHION = range(4)
 """The sources of a shelf."""
@@ -23,7 +25,7 @@ LOYAL = 0.7
 STYLE_SHARES = np.array([0.7, 0.3])
 """Shares of the two favourite styles."""
 
-_PURCHASES = 2  # the stream of a block; see `minionerec.contrib.city.people`
+_PURCHASES, _AGAIN = 2, 4  # streams of a block; see `minionerec.contrib.city.people`
 
 
 def kinds_of(pauses: np.ndarray) -> np.ndarray:
@@ -46,23 +48,142 @@ def purchases_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray, np
         of the items table, seconds since 1970.
     """
     world, (counts, times, pauses) = people.world, interactions_of(people, block)
-    liked, favourites = likes_of(people, block)
-    rng = generator(world.seed, block, _PURCHASES)
-    total = len(times)
     order, widths = _by_step(counts)
-    person = np.repeat(np.arange(len(counts)), counts)[order]
-    epochs = world.epoch_of(times[order])
-    kinds = kinds_of(pauses[order])
-    source = _pick(SHARES, kinds, rng.random(total))
-    chances = rng.random((4, total))
-    shelves = _shelves(world, liked, person, epochs, source, chances[0], chances[1], widths)
-    styles = _styles(world, favourites, person, epochs, source == FASHION, shelves, chances[2], chances[3])
+    persons = np.repeat(np.arange(len(counts)), counts)[order]
+    drawing = Drawing.of_block(people, block, persons, times[order], kinds_of(pauses[order]))
+    chances = generator(world.seed, block, _PURCHASES).random((5, len(times)))
+    again = generator(world.seed, block, _AGAIN)
+    shelves, fashion = np.empty(len(times), dtype=np.int64), np.empty(len(times), dtype=bool)
+    newest, begin = np.zeros(widths[0], dtype=np.int64), 0
+    for width in widths:
+        span = slice(begin, begin + width)
+        shelves[span], fashion[span] = drawing.take(span).shelves(newest[:width], chances[:3, span], again)
+        newest, begin = shelves[span], begin + width
+    styles = drawing.styles(shelves, fashion, chances[3:], again)
     if not people.all_there:
-        styles = _taken(people, shelves, styles, epochs, widths)
-    positions = np.empty(total, dtype=np.int64)
-    positions[order] = shelves.astype(np.int64) * len(RANK_SHARES) + styles
+        styles = _taken(people, shelves, styles, drawing.epochs, widths)
+    positions = np.empty(len(times), dtype=np.int64)
+    positions[order] = shelves * len(RANK_SHARES) + styles
     users = block * people.block + np.repeat(np.arange(len(counts)), counts)
     return users, world.rows(positions), times
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """R items to draw by the law, and what their shelves and styles depend on, but for the shelf before.
+
+    In a city with columns an item is drawn as in one without, and kept with a probability in proportion to its factor;
+    otherwise it is drawn again. First the shelf (with its source) is kept or not, then the style.
+
+    Attributes:
+        people: The city and its users.
+        liked: int (R, 4), the liked shelves of the users.
+        favourites: int (R, 2), their favourite styles.
+        tastes: int64 (R,), their tastes; unused zeros without columns.
+        epochs: int64 (R,), epochs of the purchases.
+        kinds: int64 (R,), kinds of the purchases.
+        weekend: bool (R,), whether they are at a weekend.
+    """
+
+    people: People
+    liked: np.ndarray
+    favourites: np.ndarray
+    tastes: np.ndarray
+    epochs: np.ndarray
+    kinds: np.ndarray
+    weekend: np.ndarray
+
+    @classmethod
+    def of_block(
+        cls, people: People, block: int, persons: np.ndarray, times: np.ndarray, kinds: np.ndarray
+    ) -> "Drawing":
+        """The state of users of a block.
+
+        Args:
+            people: The city and its users.
+            block: Number of the block.
+            persons: int64 (R,), number of the user in the block for each item.
+            times: int64 (R,), seconds since 1970.
+            kinds: int64 (R,), kinds of the purchases.
+        """
+        liked, favourites = likes_of(people, block)
+        tastes = np.zeros(len(liked), dtype=np.int64) if people.columns is None else tastes_of(people, block)
+        epochs = people.world.epoch_of(times)
+        return cls(people, liked[persons], favourites[persons], tastes[persons], epochs, kinds, is_weekend(times))
+
+    def take(self, some: slice | np.ndarray) -> "Drawing":
+        """The items at some positions."""
+        state = (self.liked, self.favourites, self.tastes, self.epochs, self.kinds, self.weekend)
+        return Drawing(self.people, *(values[some] for values in state))
+
+    def shelves(
+        self, before: np.ndarray, chances: np.ndarray, again: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw a shelf for each item.
+
+        Args:
+            before: int64 (R,), the shelf of the newest item; not read for a user's first purchase.
+            chances: float64 (3, R), uniform in [0, 1): for the source, which of its shelves, and where in the city.
+            again: Random numbers of all further tries.
+
+        Returns:
+            The shelves int64 (R,), and whether each is by fashion, bool (R,).
+        """
+        shelves, source = self._shelves(before, chances)
+        if self.people.columns is not None:
+            factor, rows = self.people.columns.weekend_factor, np.flatnonzero(self.weekend)
+            while len(rows := rows[~self.people.world.leisure[shelves[rows]]]):
+                rows = rows[again.random(len(rows)) >= 1 / factor]
+                tried = again.random((3, len(rows)))
+                shelves[rows], source[rows] = self.take(rows)._shelves(before[rows], tried)
+        return shelves, source == FASHION
+
+    def _shelves(self, before: np.ndarray, chances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A first try of each shelf, int64 (R,), and its source, int64 (R,)."""
+        world, source, which, where = self.people.world, _pick(SHARES, self.kinds, chances[0]), chances[1], chances[2]
+        shelves = np.empty(len(source), dtype=np.int64)
+        fashion, taste, follow, stay = (source == kind for kind in (FASHION, TASTE, FOLLOW, STAY))
+        shelves[fashion] = world.fashionable(where[fashion], self.epochs[fashion])
+        shelves[taste] = self.liked[taste, _position(TASTE_SHARES, which[taste])]
+        shelves[follow] = world.partners[before[follow], _position(PARTNER_SHARES, which[follow])]
+        any_of_aisle = spread(before[stay], AISLE, world.shelves, where[stay])
+        shelves[stay] = np.where(which[stay] < SAME_SHELF, before[stay], any_of_aisle)
+        return shelves, source
+
+    def styles(
+        self, shelves: np.ndarray, fashion: np.ndarray, chances: np.ndarray, again: np.random.Generator
+    ) -> np.ndarray:
+        """Draw a style for each item.
+
+        Args:
+            shelves: int64 (R,), the shelves.
+            fashion: bool (R,), whether each is by fashion.
+            chances: float64 (2, R), uniform in [0, 1): for whether it is a favourite, and for the rank otherwise.
+            again: Random numbers of all further tries.
+
+        Returns:
+            int64 (R,), before unavailable items are replaced.
+        """
+        styles = self._styles(shelves, fashion, chances)
+        if self.people.columns is not None:
+            factors, rows = self.people.columns.factors, np.arange(len(styles))
+            kept = factors / factors.max()
+            while len(rows):
+                classes = self.people.world.classes[shelves[rows], styles[rows]]
+                rows = rows[again.random(len(rows)) >= kept[classes, self.tastes[rows]]]
+                tried = again.random((2, len(rows)))
+                styles[rows] = self.take(rows)._styles(shelves[rows], fashion[rows], tried)
+        return styles
+
+    def _styles(self, shelves: np.ndarray, fashion: np.ndarray, chances: np.ndarray) -> np.ndarray:
+        """A first try of each style, int64 (R,): a favourite, or the one of the drawn rank."""
+        which, rank = chances
+        loyal = (which < LOYAL) & ~fashion
+        second = which >= LOYAL * STYLE_SHARES[0]
+        favourite = self.favourites[np.arange(len(which)), second.astype(np.int64)]
+        return np.where(
+            loyal, favourite, self.people.world.styles_of_ranks(shelves, _position(RANK_SHARES, rank), self.epochs)
+        )
 
 
 def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,57 +209,9 @@ def _pick(shares: np.ndarray, kinds: np.ndarray, chances: np.ndarray) -> np.ndar
     return picked
 
 
-def _shelves(
-    world: World,
-    liked: np.ndarray,
-    person: np.ndarray,
-    epochs: np.ndarray,
-    source: np.ndarray,
-    which: np.ndarray,
-    where: np.ndarray,
-    widths: np.ndarray,
-) -> np.ndarray:
-    """Shelf of each purchase, int64 (M,), in the order of `_by_step`."""
-    same = np.zeros(len(source), dtype=np.int64)
-    shelves = np.empty(len(source), dtype=np.int64)
-    fashion, taste = source == FASHION, source == TASTE
-    shelves[fashion] = world.fashionable(where[fashion], epochs[fashion])
-    number = _pick(TASTE_SHARES[None], same[taste], which[taste])
-    shelves[taste] = liked[person[taste], number]
-    partner = _pick(PARTNER_SHARES[None], same, which)
-    follows = source == FOLLOW
-    aside = (source == STAY) & (which >= SAME_SHELF)
-    free = fashion | taste
-    newest, begin = np.empty(0, dtype=np.int64), 0
-    for width in widths:
-        span = slice(begin, begin + width)
-        before = newest[:width]
-        here = shelves[span]
-        if begin:
-            first, size = around(before, AISLE, world.shelves)
-            moved = np.where(aside[span], first + (where[span] * size).astype(np.int64), before)
-            moved = np.where(follows[span], world.partners[before, partner[span]], moved)
-            here[:] = np.where(free[span], here, moved)
-        newest, begin = here, begin + width
-    return shelves
-
-
-def _styles(
-    world: World,
-    favourites: np.ndarray,
-    person: np.ndarray,
-    epochs: np.ndarray,
-    fashion: np.ndarray,
-    shelves: np.ndarray,
-    which: np.ndarray,
-    rank: np.ndarray,
-) -> np.ndarray:
-    """Style of each purchase, int64 (M,): a favourite, or the one of the drawn rank."""
-    loyal = (which < LOYAL) & ~fashion
-    second = which >= LOYAL * STYLE_SHARES[0]
-    favourite = favourites[person, second.astype(np.int64)]
-    ranks = np.searchsorted(np.cumsum(RANK_SHARES)[:-1], rank, side="right")
-    return np.where(loyal, favourite, world.styles_of_ranks(shelves, ranks, epochs))
+def _position(shares: np.ndarray, chances: np.ndarray) -> np.ndarray:
+    """Sample a position of some shares by each chance: int64 (M,)."""
+    return np.searchsorted(np.cumsum(shares)[:-1], chances, side="right")
 
 
 def _taken(

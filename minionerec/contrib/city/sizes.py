@@ -12,6 +12,10 @@ FEWEST, MOST_TIMES = 2, 8
 """Smallest number of purchases of a user; largest, as a multiple of the mean."""
 RETURNS = 0.2
 """Default share of a user's purchases that begin a session."""
+BANDS, BRANDS = 3, 8
+"""Price bands, and brands, of a city with columns."""
+LEISURE = (1, 3, 7)
+"""Aisles of each department whose shelves are visited more at weekends, in a city with columns."""
 
 
 def seconds_a_choice(returns: float) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minionerec.contrib.city.sizes import AISLE, DEPARTMENT, PARQUET, SHELF, SHOP
+from minionerec.contrib.city.sizes import AISLE, BRANDS, DEPARTMENT, PARQUET, SHELF, SHOP
 from minionerec.contrib.city.world import World
 
 # What the city's items are called: departments, aisles with their shelves, styles and brands; all our own words.
@@ -168,45 +168,64 @@ def _brands(departments: np.ndarray, styles: np.ndarray) -> pa.Array:
     return _joined(*parts, by="")
 
 
-def shop_table(world: World) -> pa.Table:
+def _of_columns(world: World, positions: np.ndarray) -> dict[str, pa.Array]:
+    """Columns `brand`, `category` (the aisle) and `price` of items, of a city with columns."""
+    shelves, styles = positions // SHELF, positions % SHELF
+    return {
+        "brand": _brands(np.zeros(BRANDS, dtype=np.int64), np.arange(BRANDS)).take(
+            pa.array(world.classes[shelves, styles] % BRANDS)
+        ),
+        "category": _words([aisle for aisle, _, _ in AISLES], shelves // AISLE % len(AISLES)),
+        "price": pa.array(world.prices[shelves, styles]),
+    }
+
+
+def shop_table(world: World, columns: bool = False) -> pa.Table:
     """The items of a shop: an aisle is a department, and titles name no district.
+
+    Args:
+        world: The city.
+        columns: Whether it has columns.
 
     Returns:
         Columns `item_id`, `title`, `description`, `department`, `price` (of the noun, and up to half more by style)
-        and `in_stock` ("yes" or "no", by chance).
+        and `in_stock` ("yes" or "no", by chance). With columns, `brand` (which texts do not name), `category` and
+        `price` are in place of `department` and `price`.
     """
     rows = np.arange(world.items)
     positions = world.positions(rows)
     shelves, styles = positions // SHELF, positions % SHELF
     aisles, nouns = shelves // AISLE % len(AISLES), [noun for _, _, shelf in AISLES for noun in shelf]
     brand, noun = _brands(shelves // DEPARTMENT, styles), shelves % len(nouns)
-    title = _joined(brand, _words(STYLES, styles), _words(nouns, noun))
+    title = _joined(*[brand] * (not columns), _words(STYLES, styles), _words(nouns, noun))
     description = _joined(
         _words([f"{purpose}:" for _, purpose, _ in AISLES], aisles),
         _words(STYLES, styles, lower=True),
         _words(nouns, noun, lower=True),
-        "by",
-        _joined(brand, ".", by=""),
+        *["by", brand] * (not columns),
     )
     chances = _chances(np.concatenate([noun, world.items + positions])).reshape(2, -1)
     price = np.floor(5 * np.exp(2.2 * chances[0]) * (1 + styles / (2 * SHELF))) + 0.9
     stock = pa.array(np.where(chances[1] < _OUT_OF_STOCK, "no", "yes"))
-    columns = {"item_id": ids("p", rows, SHOP), "title": title, "description": description}
-    return pa.table(
-        columns | {"department": _words([aisle for aisle, _, _ in AISLES], aisles), "price": price, "in_stock": stock}
-    )
+    table = {"item_id": ids("p", rows, SHOP), "title": title, "description": _joined(description, ".", by="")}
+    if columns:
+        return pa.table(table | _of_columns(world, positions) | {"in_stock": stock})
+    department = _words([aisle for aisle, _, _ in AISLES], aisles)
+    return pa.table(table | {"department": department, "price": price, "in_stock": stock})
 
 
-def items_table(world: World, begin: int, end: int) -> pa.Table:
+def items_table(world: World, begin: int, end: int, columns: bool = False) -> pa.Table:
     """Some rows of the items table.
 
     Args:
         world: The city.
         begin: First row.
         end: Row after the last.
+        columns: Whether the city has columns.
 
     Returns:
-        Columns `item_id`, `title` and `description`, all strings.
+        Columns `item_id`, `title` and `description`, all strings; with columns, `brand` (which texts do not name),
+        `category` and `price` (a number) too.
     """
     rows = np.arange(begin, end)
     positions = world.positions(rows)
@@ -216,18 +235,19 @@ def items_table(world: World, begin: int, end: int) -> pa.Table:
     nouns = [noun for _, _, shelf in AISLES for noun in shelf]
     brand = _brands(departments, styles)
     noun = aisles * AISLE + indices
-    title = _joined(brand, _words(STYLES, styles), _words(nouns, noun), "for", _departments(departments, last))
+    district = _departments(departments, last)
+    title = _joined(*[brand] * (not columns), _words(STYLES, styles), _words(nouns, noun), "for", district)
     description = _joined(
         _words([f"{purpose}:" for _, purpose, _ in AISLES], aisles),
         _words(STYLES, styles, lower=True),
         _words(nouns, noun, lower=True),
-        "by",
-        brand,
+        *["by", brand] * (not columns),
         "for",
         _departments(departments, last, lower=True),
         _words([f"({aisle})." for aisle, _, _ in AISLES], aisles),
     )
-    return pa.table({"item_id": ids("p", rows), "title": title, "description": description})
+    table = {"item_id": ids("p", rows), "title": title, "description": description}
+    return pa.table(table | (_of_columns(world, positions) if columns else {}))
 
 
 def _chances(numbers: np.ndarray) -> np.ndarray:

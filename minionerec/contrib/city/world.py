@@ -5,16 +5,19 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from minionerec.contrib.city.sizes import AISLE, DAY, DEPARTMENT, SHELF
+from minionerec.contrib.city.sizes import AISLE, BANDS, BRANDS, DAY, DEPARTMENT, LEISURE, SHELF
 
 YEAR = 365
 """Days after which seasons repeat."""
 BEGAN = 1_704_067_200
-"""When the city opens, seconds since 1970."""
+"""When the city opens, seconds since 1970: a Monday."""
+WEEK = 7
+"""Days of a week, of which the last two are the weekend."""
 
 _WORLD_STREAM = (1 << 64) - 1
 _SHELF_POWER, _SHELF_OFFSET = 0.8, 2.0
 _SEASON = 0.6
+_CHEAPEST, _BAND_WIDTH = 5.0, 3.0  # lowest price of the lowest band, and the ratio of a band's limits
 
 
 def generator(seed: int, block: int, stream: int) -> np.random.Generator:
@@ -170,11 +173,42 @@ class World:
         sold: np.ndarray = self.begins[shelves] <= np.asarray(epochs)[..., None]
         return sold
 
+    @cached_property
+    def classes(self) -> np.ndarray:
+        """Price band and brand of each item, by shelf and style: int64 (S, 20), the band times 8 plus the brand."""
+        shape = (self.shelves, SHELF)
+        classes: np.ndarray = generator(self.seed, _WORLD_STREAM, 3).integers(0, BANDS * BRANDS, shape)
+        return classes
+
+    @cached_property
+    def prices(self) -> np.ndarray:
+        """Price of each item, by shelf and style: float64 (S, 20), from 5 to 15, 15 to 45 or 45 to 135 by its band."""
+        exponents = self.classes // BRANDS + generator(self.seed, _WORLD_STREAM, 4).random(self.classes.shape)
+        prices: np.ndarray = np.floor(_CHEAPEST * _BAND_WIDTH**exponents) + 0.9
+        return prices
+
+    @cached_property
+    def leisure(self) -> np.ndarray:
+        """Whether each shelf is visited more at weekends: bool (S,)."""
+        leisure: np.ndarray = np.isin(np.arange(self.shelves) // AISLE % (DEPARTMENT // AISLE), LEISURE)
+        return leisure
+
     def epoch_of(self, times: np.ndarray) -> np.ndarray:
         """Epoch of times in seconds since 1970, from 0: int64; times outside count for the nearest."""
         epochs: np.ndarray = (np.asarray(times, dtype=np.int64) - BEGAN) // (self.epoch_days * DAY)
         clipped: np.ndarray = np.clip(epochs, 0, self.epochs - 1)
         return clipped
+
+
+def is_weekend(times: np.ndarray, shift: int = 0) -> np.ndarray:
+    """Whether times are on a Saturday or Sunday: bool of the same shape.
+
+    Args:
+        times: Seconds since 1970.
+        shift: Days by which the calendar is moved: with 1 the city opens on a Tuesday.
+    """
+    weekend: np.ndarray = ((np.asarray(times, dtype=np.int64) - BEGAN) // DAY + shift) % WEEK >= WEEK - 2
+    return weekend
 
 
 def around(shelves: np.ndarray, width: int, n: int) -> tuple[np.ndarray, np.ndarray]:
