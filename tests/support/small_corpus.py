@@ -23,7 +23,6 @@ def make_corpus(titles: list[str], descriptions: list[str] | None = None, item_i
 
 
 def save_corpus(path: Path, titles: list[str], **columns: list[str]) -> Path:
-    """Write such a corpus as an artefact."""
     make_corpus(titles, **columns).save(path, config={}, inputs={})
     return path
 

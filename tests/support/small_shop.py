@@ -82,7 +82,6 @@ def write_shop(folder: Path) -> None:
 
 
 def stage(folder: Path, name: str, *words: str) -> Outcome:
-    """Run a stage with its file of settings."""
     return command(folder, name, "--config", f"{name}.yaml", *words)
 
 

@@ -237,7 +237,6 @@ def interrupted_in_epoch(monkeypatch, config: SequentialConfig, epoch: int) -> N
 
 
 def log_of(output: str | Path) -> list[dict]:
-    """The log that a training wrote."""
     return read_json(Path(output) / "training_log.json")
 
 
