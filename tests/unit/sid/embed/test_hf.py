@@ -46,7 +46,6 @@ def model_path(request, tmp_path_factory):
 
 @cache
 def oracle(path):
-    """Tokenizer and model."""
     from transformers import AutoModel, AutoTokenizer
 
     model = AutoModel.from_pretrained(path).eval()
