@@ -185,14 +185,8 @@ def check_command(words, copies=None):
     if not words:
         return
     head, rest = Path(words[0]).name, words[1:]
-    known = {
-        "python": check_python,
-        "python3": check_python,
-        "accelerate": check_accelerate,
-        "make": check_make,
-        "pytest": check_pytest,
-        "minionerec": partial(check_minionerec, copies=copies),
-    }
+    known = {"python": check_python, "python3": check_python, "accelerate": check_accelerate, "make": check_make}
+    known |= {"pytest": check_pytest, "minionerec": partial(check_minionerec, copies=copies)}
     if head in known:
         known[head](rest)
     else:
@@ -221,10 +215,8 @@ def environment(project):
     command = project / ".venv" / "bin" / "minionerec"
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(python())} -m minionerec "$@"\n')
     command.chmod(0o755)
-    return os.environ | {
-        "PATH": os.pathsep.join([str(command.parent), str(binaries), os.environ["PATH"]]),
-        "PYTHONPATH": str(project),
-    }
+    path = os.pathsep.join([str(command.parent), str(binaries), os.environ["PATH"]])
+    return os.environ | {"PATH": path, "PYTHONPATH": str(project)}
 
 
 @pytest.mark.end_to_end
@@ -239,15 +231,9 @@ def test_commands_run(page, project):
             change(project, block)
             continue
         try:
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", block.text],
-                cwd=project,
-                env=environment(project),
-                capture_output=True,
-                text=True,
-                timeout=BLOCK_SECONDS,
-                check=False,
-            )
+            words = ["bash", "-euo", "pipefail", "-c", block.text]
+            about = {"cwd": project, "env": environment(project), "timeout": BLOCK_SECONDS}
+            done = subprocess.run(words, **about, capture_output=True, text=True, check=False)
         except subprocess.TimeoutExpired:
             pytest.fail(f"{page}:{block.line} takes more than {BLOCK_SECONDS} s: put <!-- test: parse --> before it")
         assert done.returncode == 0, f"{page}:{block.line} fails\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
@@ -274,7 +260,6 @@ def change(project, block):
 
 
 def check_walk(project, outputs):
-    """What the page says about its own result."""
     assert (project / "runs/shop/report/report.html").is_file()
     assert (project / "runs/shop/eval_catalogue/predictions.parquet").is_file()
     position = next(position for position, text in enumerate(outputs) if "HR@1 " in text)
@@ -368,13 +353,7 @@ def test_wrong_commands_are_found(text, monkeypatch):
 
 def test_blocks_are_taken_apart():
     text = "A=1 x --y 'two words' \\\n  --z  # note\ncat > f <<'EOF'\nnot a command\nEOF\na && b | c\n"
-    assert commands(text) == [
-        ["A=1", "x", "--y", "two words", "--z"],
-        ["cat", ">", "f"],
-        ["a"],
-        ["b"],
-        ["c"],
-    ]
+    assert commands(text) == [["A=1", "x", "--y", "two words", "--z"], ["cat", ">", "f"], ["a"], ["b"], ["c"]]
 
 
 def anchors(path):
@@ -434,9 +413,8 @@ def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").rglob("*.md"):
         name = page.relative_to(ROOT / "docs").as_posix()
-        assert name == "README.md" or name.startswith("results/") or f"({name})" in index, (
-            f"docs/README.md lacks {name}"
-        )
+        listed = name == "README.md" or name.startswith("results/") or f"({name})" in index
+        assert listed, f"docs/README.md lacks {name}"
 
 
 def test_the_table_of_stages_is_the_registry():

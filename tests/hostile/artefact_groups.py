@@ -47,9 +47,8 @@ _SMALL_SHOP = partial(make_shop, names=("prepare-data", "build-sids"))
 def _make_vectors(folder: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
     np.save(folder / "vectors.npy", vectors)
-    pd.DataFrame({"item_id": [f"i{n}" for n in range(12)], "vector": list(vectors)}).to_parquet(
-        folder / "vectors.parquet"
-    )
+    table = pd.DataFrame({"item_id": [f"i{n}" for n in range(12)], "vector": list(vectors)})
+    table.to_parquet(folder / "vectors.parquet")
 
 
 def _strike_vectors(rng: Random, clean: Path, folder: Path) -> str:
@@ -69,20 +68,8 @@ def _strike_index(rng: Random, clean: Path, folder: Path) -> str:
     if rng.random() < 0.5:
         content = json.loads(path.read_text())
         item = rng.choice(ids)
-        tokens = (
-            "<a_01>",
-            "<a_٣>",
-            "<a_2147483648>",
-            "<a_2147483647>",
-            "<z_1>",
-            "<a_-1>",
-            "<a_1",
-            "<A_1>",
-            "",
-            "<a_1><b_2>",
-            7,
-        )
-        content[item] = [rng.choice(tokens) for _ in range(rng.randint(0, 3))]
+        tokens = ("<a_01>", "<a_٣>", "<a_2147483648>", "<a_2147483647>", "<z_1>", "<a_-1>", "<a_1", "<A_1>", "")
+        content[item] = [rng.choice((*tokens, "<a_1><b_2>", 7)) for _ in range(rng.randint(0, 3))]
         path.write_text(json.dumps(content))
     else:
         mutate.change_file(rng, path, mutate.spoil_json)
@@ -100,8 +87,7 @@ def _strike_manifest(rng: Random, clean: Path, folder: Path) -> str:
     before = path.read_bytes()
     mutate.change_file(rng, path, mutate.spoil_json)
     manifest = open_artefact(folder / kind, kind)
-    same = json.loads(before) == json.loads(path.read_bytes()) == manifest
-    holds(same, "an edited manifest passes")
+    holds(json.loads(before) == json.loads(path.read_bytes()) == manifest, "an edited manifest passes")
     return "read"
 
 
@@ -187,34 +173,12 @@ def _make_histories(folder: Path) -> None:
     pd.DataFrame(rows).to_parquet(folder / "histories.parquet")
 
 
-def _strike_file(
-    read: Callable[[Path], Any], directory: str, spoil: Callable[[Random, bytes], bytes]
-) -> Callable[[Random, Path, Path], str]:
-    """An attack on a file of an artefact whose maker signs what he forged, or does not."""
-
-    def strike(rng: Random, clean: Path, folder: Path) -> str:
-        path = folder / directory
-        artefact = next(parent for parent in path.parents if (parent / MANIFEST).is_file())
-        before = path.read_bytes()
-        mutate.change_file(rng, path, spoil)
-        signed = rng.random() < 0.6
-        if signed:
-            sign(artefact)
-        read(artefact)
-        holds(signed or path.read_bytes() == before, "an edited file passes")
-        return "read"
-
-    return strike
-
-
 def _load_corpus(path: Path) -> None:
     corpus = Corpus.load(path)
     for rows in corpus.splits().values():
         items = np.concatenate([*rows.histories, rows.targets, np.zeros(0, np.int32)])
-        holds(
-            items.dtype.kind == "i" and bool(((items >= 0) & (items < corpus.n_items)).all()),
-            "items beyond the catalogue",
-        )
+        inside = items.dtype.kind == "i" and bool(((items >= 0) & (items < corpus.n_items)).all())
+        holds(inside, "items beyond the catalogue")
         holds(bool((rows.lengths <= corpus.max_history).all()), "histories beyond what one may hold")
         holds(all(isinstance(user, str) for user in rows.users), "users that are no texts")
 
@@ -238,18 +202,21 @@ def _load_checkpoint(path: Path) -> None:
     holds(bool(np.isfinite(scores).all()), "scores that are no numbers")
 
 
-def _forged(name: str, read: Callable[[Path], Any], folders: tuple[str, ...], share: float) -> Group:
-    """A group that forges one of several files of an artefact."""
-    spoilers = {
-        ".parquet": mutate.spoil_parquet,
-        ".json": mutate.spoil_json,
-        ".safetensors": mutate.spoil_safetensors,
-        ".yaml": mutate.spoil_yaml,
-    }
+def _forged(name: str, read: Callable[[Path], Any], files: tuple[str, ...], share: float) -> Group:
+    """An attack on one of several files of an artefact whose maker signs what he forged, or does not."""
+    spoilers = {".parquet": mutate.spoil_parquet, ".json": mutate.spoil_json, ".safetensors": mutate.spoil_safetensors}
 
     def strike(rng: Random, clean: Path, folder: Path) -> str:
-        path = rng.choice(folders)
-        return _strike_file(read, path, spoilers[Path(path).suffix])(rng, clean, folder)
+        path = folder / rng.choice(files)
+        artefact = next(parent for parent in path.parents if (parent / MANIFEST).is_file())
+        before = path.read_bytes()
+        mutate.change_file(rng, path, spoilers[path.suffix])
+        signed = rng.random() < 0.6
+        if signed:
+            sign(artefact)
+        read(artefact)
+        holds(signed or path.read_bytes() == before, "an edited file passes")
+        return "read"
 
     return Group(name, _SMALL_SHOP if name == "corpus" else _SHOP, strike, share)
 
@@ -257,17 +224,11 @@ def _forged(name: str, read: Callable[[Path], Any], folders: tuple[str, ...], sh
 _LANGUAGE = tuple(f"sft/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json", "index.json"))
 _TIGER = tuple(f"tiger/{name}" for name in ("config.json", "model.safetensors", "index.json", "tokenizer.json"))
 _CATALOGUE = tuple(f"catalogue/{name}" for name in ("model.safetensors", "config.json", "index.json"))
+_SEQUENTIAL = tuple(f"sequential/model/{name}" for name in ("model.safetensors", "model.json"))
 GROUPS = {
     group.name: group
     for group in (
-        *RAW,
-        *TABLES,
-        COMPARISONS,
-        *PATHS,
-        *RECIPES,
-        *PAGES,
-        *ARCHITECTURE_GROUPS,
-        *LAUNCHES,
+        *(*RAW, *TABLES, COMPARISONS, *PATHS, *RECIPES, *PAGES, *ARCHITECTURE_GROUPS, *LAUNCHES),
         Group("vectors", _make_vectors, _strike_vectors, 4),
         Group("index", _SMALL_SHOP, _strike_index, 4),
         Group("manifest", _SMALL_SHOP, _strike_manifest, 3),
@@ -278,14 +239,6 @@ GROUPS = {
         _forged("language model", _load_checkpoint, _LANGUAGE, 0.6),
         _forged("catalogue model", _load_checkpoint, _CATALOGUE, 0.6),
         _forged("TIGER", _load_checkpoint, _TIGER, 0.3),
-        _forged(
-            "sequential model",
-            _load_checkpoint,
-            (
-                "sequential/model/model.safetensors",
-                "sequential/model/model.json",
-            ),
-            0.6,
-        ),
+        _forged("sequential model", _load_checkpoint, _SEQUENTIAL, 0.6),
     )
 }

@@ -12,7 +12,6 @@ import io
 import json
 import logging
 import multiprocessing
-import os
 import shutil
 import sys
 import tempfile
@@ -50,16 +49,12 @@ class Case(NamedTuple):
 
 
 def plan(cases: int, seed: int, groups: Sequence[str] = ()) -> list[Case]:
-    """So many cases, shared out among the groups."""
     chosen = [GROUPS[name] for name in (groups or GROUPS)]
     whole = sum(group.share for group in chosen)
     counts = [max(1, round(cases * group.share / whole)) for group in chosen]
     counts[0] += cases - sum(counts)
-    return [
-        Case(group.name, seed, position)
-        for group, count in zip(chosen, counts, strict=True)
-        for position in range(count)
-    ]
+    pairs = zip(chosen, counts, strict=True)
+    return [Case(group.name, seed, position) for group, count in pairs for position in range(count)]
 
 
 def run_case(case: Case, clean: Path, scratch: Path) -> tuple[str, str]:
@@ -111,21 +106,14 @@ def _work(cases: list[Case], homes: dict[str, Path], scratch: Path, pipe: Connec
     pipe.send(("ends", None))
 
 
-def _processor_time(process: Any) -> float:
-    """Seconds, which other work on the machine does not lengthen."""
+def _used(process: Any) -> tuple[float, int]:
+    """Seconds of processor time, which other work on the machine does not lengthen, and bytes of memory."""
     try:
-        times = psutil.Process(process.pid).cpu_times()
+        about = psutil.Process(process.pid)
+        times = about.cpu_times()
+        return times.user + times.system, about.memory_info().rss
     except psutil.Error:
-        return 0.0
-    return times.user + times.system
-
-
-def _memory(process: Any) -> int:
-    try:
-        pages = Path(f"/proc/{process.pid}/statm").read_text().split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return 0.0, 0
 
 
 class _Child:
@@ -144,8 +132,8 @@ class _Child:
         self.process = context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
-        self.since, self.first = time.monotonic(), _memory(self.process)
-        self.worked, self.ready = _processor_time(self.process), False
+        self.since, self.ready = time.monotonic(), False
+        self.worked, self.first = _used(self.process)
 
     def heard(self) -> Iterator[tuple[str, Case, str]]:
         """Verdicts since the last call; a case that crashed, hung or grew too large is broken and left behind."""
@@ -153,9 +141,9 @@ class _Child:
         try:
             while self.pipe.poll():
                 word, case, *rest = self.pipe.recv()
-                self.since, self.worked = time.monotonic(), _processor_time(self.process)
+                self.since, (self.worked, memory) = time.monotonic(), _used(self.process)
                 if word == "ready":
-                    self.ready, self.first = True, _memory(self.process)
+                    self.ready, self.first = True, memory
                 if word not in ("ready", "begins", "ends"):
                     self.done += 1
                     yield word, case, rest[0]
@@ -164,12 +152,12 @@ class _Child:
             lost = f"the process ended with status {self.process.exitcode}" if self.done < len(self.cases) else ""
         if not lost and self.done < len(self.cases):
             limit = GROUPS[self.cases[self.done].group].seconds
-            seconds = limit or SECONDS
+            seconds, (worked, memory) = limit or SECONDS, _used(self.process)
             if time.monotonic() - self.since > seconds:
                 lost = f"no answer within {seconds:.0f} s"
-            elif limit is None and self.ready and _processor_time(self.process) - self.worked > WORK:
+            elif limit is None and self.ready and worked - self.worked > WORK:
                 lost = f"no answer within {WORK:.0f} s of processor time"
-            elif self.ready and _memory(self.process) - self.first > BYTES:
+            elif self.ready and memory - self.first > BYTES:
                 lost = "more than 2 GB"
         if lost:
             self.process.kill()
@@ -180,7 +168,6 @@ class _Child:
                 self._start()
 
     def at_work(self) -> bool:
-        """Whether cases are left."""
         return self.done < len(self.cases)
 
 
@@ -225,30 +212,25 @@ def attack(
             if not quiet and time.monotonic() - reported > 30:
                 reported = time.monotonic()
                 seconds = reported - started
-                message = f"{sum(counts.values()):,} of {len(cases):,} cases, {len(broken)} broken, {seconds:.0f} s"
-                print(message, flush=True)
+                done = f"{sum(counts.values()):,} of {len(cases):,} cases"
+                print(f"{done}, {len(broken)} broken, {seconds:.0f} s", flush=True)
         for child in at_work:
             child.process.join()
     return counts, broken
 
 
 def table(counts: Counter[tuple[str, str]]) -> str:
-    """Counts by group."""
     lines = [f"{'group':<18}{'cases':>8}{'used':>8}{'refused':>9}{'broken':>8}"]
     for name in [*dict.fromkeys(group for group, _ in sorted(counts, key=lambda key: list(GROUPS).index(key[0]))), ""]:
-        each = [
+        used, refused, broken = (
             sum(n for (group, word), n in counts.items() if name in (group, "") and word == verdict)
-            for verdict in _WORDS
-        ]
-        lines.append(f"{name or 'all':<18}{sum(each):8,}{each[0]:8,}{each[1]:9,}{each[2]:8,}")
+            for verdict in ("used", "refused", "broken")
+        )
+        lines.append(f"{name or 'all':<18}{used + refused + broken:8,}{used:8,}{refused:9,}{broken:8,}")
     return "\n".join(lines)
 
 
-_WORDS = ("used", "refused", "broken")
-
-
 def main() -> int:
-    """The command."""
     parser = argparse.ArgumentParser(description="Attack every reader with seeded mutations.")
     parser.add_argument("--cases", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)

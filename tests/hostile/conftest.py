@@ -2,7 +2,7 @@
 
 import pytest
 from support.pages import draw, drawn, undrawn
-from support.small_shop import make_shop
+from support.small_shop import copied, make_shop
 from support.store import shared
 
 from minionerec.reports import plots
@@ -16,3 +16,9 @@ def shop(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "svg", draw)  # whatever tests came before in this process
         return shared(tmp_path_factory, make_shop)
+
+
+@pytest.fixture
+def folder(shop, tmp_path):
+    """A copy of the shop to be spoilt."""
+    return copied(shop, tmp_path / "shop")

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 from hostile import harmless, mutate
-from support.builder import build, in_memory
+from support.builder import build, in_memory, read_tables
+from support.small_corpus import write_published
+from support.tables import write_table
 
-from minionerec.data.layout import item_records, write_layout
 from minionerec.data.published import published_files, read_published_files
 from minionerec.data.source import BadRows
 from minionerec.pipeline.config.data import PrepareConfig
@@ -70,15 +71,12 @@ def _interactions() -> list[tuple[str, str, int]]:
 
 def _make_tables(suffix: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        interactions = pd.DataFrame(_interactions(), columns=["user_id", "item_id", "timestamp"])
-        items = pd.DataFrame(
-            {"item_id": [f"i{n}" for n in range(N_ITEMS)], "title": [f"Tea {n}" for n in range(N_ITEMS)]}
-        )
-        for name, table in (("interactions", interactions), ("items", items.assign(description='Nice, and "warm"'))):
-            if suffix == ".parquet":
-                table.to_parquet(folder / f"{name}{suffix}", index=False)
-            else:
-                table.to_csv(folder / f"{name}{suffix}", index=False, sep="\t" if suffix == ".tsv" else ",")
+        items = [(f"i{n}", f"Tea {n}", 'Nice, and "warm"') for n in range(N_ITEMS)]
+        for name, rows, columns in (
+            ("interactions", _interactions(), ["user_id", "item_id", "timestamp"]),
+            ("items", items, ["item_id", "title", "description"]),
+        ):
+            write_table(pd.DataFrame(rows, columns=columns), folder / f"{name}{suffix}")
 
     return make
 
@@ -97,15 +95,10 @@ def _make_movielens(folder: Path) -> None:
 
 
 def _make_amazon(folder: Path) -> None:
-    rows = [
-        json.dumps({"reviewerID": user, "asin": item, "unixReviewTime": time}) for user, item, time in _interactions()
-    ]
-    (folder / "interactions.json").write_text("\n".join(rows) + "\n")
-    meta = [
-        json.dumps({"asin": f"i{n}", "title": f"Tea {n}", "description": ["Nice"], "brand": "B"})
-        for n in range(N_ITEMS)
-    ]
-    (folder / "items.json").write_text("\n".join(meta) + "\n")
+    reviews = [{"reviewerID": user, "asin": item, "unixReviewTime": time} for user, item, time in _interactions()]
+    items = [{"asin": f"i{n}", "title": f"Tea {n}", "description": ["Nice"], "brand": "B"} for n in range(N_ITEMS)]
+    for name, records in (("interactions", reviews), ("items", items)):
+        (folder / f"{name}.json").write_text("\n".join(map(json.dumps, records)) + "\n")
 
 
 def _make_user_items(folder: Path) -> None:
@@ -195,44 +188,35 @@ def _account(read: _Read, name: str, path: Path, header: bool) -> None:
         holds(filled <= found <= every, f"{found} of {filled} to {every} lines of items are used or counted")
 
 
-def _strike_reader(
+def _reader(
+    name: str,
+    make: Callable[[Path], None],
     source: str,
     spoil: Callable[[Random, bytes], bytes],
     other: Callable[[Random, bytes], bytes],
+    share: float,
     *,
-    header: bool = True,
-    accounted: bool = True,
-) -> Callable[[Random, Path, Path], str]:
+    header: bool = False,
+) -> Group:
     def strike(rng: Random, clean: Path, folder: Path) -> str:
-        name = rng.choice(("interactions", "interactions", "items"))
-        path = next(folder.glob(f"{name}.*"))
+        table = rng.choice(("interactions", "interactions", "items"))
+        path = next(folder.glob(f"{table}.*"))
         if rng.random() < 0.15:
             before = _prepare(source, clean, 0)
             mutate.change_file(rng, path, other)
             holds(_prepare(source, folder, 0).result == before.result, "another result of the same rows")
             return "the same"
         mutate.change_file(rng, path, spoil)
-        read = _prepare(source, folder, rng.choice((0, 0, MANY)))
-        if accounted:
-            _account(read, name, path, header)
+        _account(_prepare(source, folder, rng.choice((0, 0, MANY))), table, path, header)
         return "read"
 
-    return strike
+    return Group(name, make, strike, share)
 
 
 def _make_published(folder: Path) -> None:
     _make_tables(".csv")(folder)
-    config = PrepareConfig(
-        source="tables",
-        interactions=str(folder / "interactions.csv"),
-        items=str(folder / "items.csv"),
-        output=str(folder / "corpus"),
-    )
-    built = build(READERS["tables"](config, config.inputs(), BadRows()))
-    corpus = built.corpus()
-    numbers = {f"u{user}": user for user in range(N_USERS)}
-    sids = [f"<a_{item}><b_0><c_1>" for item in range(N_ITEMS)]
-    write_layout(folder / "Amazon", "Toys", corpus, numbers, item_records(corpus.items), sids)
+    source = read_tables(folder / "interactions.csv", folder / "items.csv")
+    write_published(folder / "Amazon", "Toys", build(source).corpus())
 
 
 def _strike_published(rng: Random, clean: Path, folder: Path) -> str:
@@ -289,39 +273,15 @@ def _strike_settings(rng: Random, clean: Path, folder: Path) -> str:
     return "read"
 
 
-def _tables(name: str, separator: str, share: float) -> Group:
-    strike = _strike_reader("tables", mutate.spoil_text(separator), harmless.other_table(separator))
-    return Group(name, _make_tables(f".{name}"), strike, share)
-
-
+_COMMAS, _TABS, _COLONS = map(mutate.spoil_text, (",", "\t", "::"))
 RAW = (
-    _tables("csv", ",", 8),
-    _tables("tsv", "\t", 4),
-    Group(
-        "parquet",
-        _make_tables(".parquet"),
-        _strike_reader("tables", mutate.spoil_parquet, harmless.other_parquet, header=False),
-        6,
-    ),
-    Group(
-        "amazon",
-        _make_amazon,
-        _strike_reader("amazon2018", mutate.spoil_json, harmless.other_json_lines, header=False),
-        5,
-    ),
-    Group("recbole", _make_recbole, _strike_reader("recbole", mutate.spoil_text("\t"), harmless.other_lines), 3),
-    Group(
-        "movielens",
-        _make_movielens,
-        _strike_reader("movielens", mutate.spoil_text("::"), harmless.other_lines, header=False),
-        3,
-    ),
-    Group(
-        "user items",
-        _make_user_items,
-        _strike_reader("user_items", _spoil_user_items, harmless.other_lines, header=False),
-        3,
-    ),
+    _reader("csv", _make_tables(".csv"), "tables", _COMMAS, harmless.other_table(","), 8, header=True),
+    _reader("tsv", _make_tables(".tsv"), "tables", _TABS, harmless.other_table("\t"), 4, header=True),
+    _reader("parquet", _make_tables(".parquet"), "tables", mutate.spoil_parquet, harmless.other_parquet, 6),
+    _reader("amazon", _make_amazon, "amazon2018", mutate.spoil_json, harmless.other_json_lines, 5),
+    _reader("recbole", _make_recbole, "recbole", _TABS, harmless.other_lines, 3, header=True),
+    _reader("movielens", _make_movielens, "movielens", _COLONS, harmless.other_lines, 3),
+    _reader("user items", _make_user_items, "user_items", _spoil_user_items, harmless.other_lines, 3),
     Group("published", _make_published, _strike_published, 4),
     Group("settings", lambda folder: None, _strike_settings, 8),
 )

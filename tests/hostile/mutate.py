@@ -35,36 +35,11 @@ TEXTS = (
     *("9999-12-31", "0001-01-01", "2021-02-30", "2262-04-12", "2020-01-01T25:00", "2020-01-01", "1500000000000"),
 )
 NUMBERS = (
-    0,
-    -1,
-    1,
-    2**31,
-    2**32,
-    2**53 + 1,
-    2**63 - 1,
-    2**63,
-    2**64,
-    10**20,
-    1e30,
-    1e300,
-    0.5,
-    float("nan"),
-    float("inf"),
+    *(0, -1, 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**20),
+    *(1e30, 1e300, 0.5, float("nan"), float("inf")),
 )
-BYTES = (
-    b"\0",
-    b"\xff",
-    b"\xfe\xff",
-    b"\xef\xbb\xbf",
-    b'"',
-    b"\n",
-    b"\r",
-    b"\t",
-    b",",
-    b"\x80",
-    b"\xed\xa0\x80",
-    b"9" * 30,
-)
+BYTES = (b"\0", b"\xff", b"\xfe\xff", b"\xef\xbb\xbf", b'"', b"\n", b"\r", b"\t", b",")
+BYTES += (b"\x80", b"\xed\xa0\x80", b"9" * 30)
 
 
 def deep(rng: Random) -> str:
@@ -94,24 +69,23 @@ def spoil_bytes(rng: Random, content: bytes) -> bytes:
     for _ in range(rng.randint(1, 3)):
         position, end = sorted(rng.randrange(len(content) + 1) for _ in range(2))
         kind = rng.randrange(7)
+        put, rest = b"", position
         if kind == 0 and content:
             position = min(position, len(content) - 1)
-            content = (
-                content[:position] + bytes([content[position] ^ (1 << rng.randrange(8))]) + content[position + 1 :]
-            )
+            put, rest = bytes([content[position] ^ (1 << rng.randrange(8))]), position + 1
         elif kind == 1:
-            content = content[:position] + rng.choice(BYTES) + content[position:]
+            put = rng.choice(BYTES)
         elif kind == 2:
-            content = content[:position] + content[min(end, position + rng.randint(1, 40)) :]
+            rest = min(end, position + rng.randint(1, 40))
         elif kind == 3:
-            content = content[:position]
+            rest = len(content)
         elif kind == 4:
-            part = content[position : min(end, position + 60)]
-            content = content[:position] + part * rng.randint(1, 3) + content[position:]
+            put = content[position : min(end, position + 60)] * rng.randint(1, 3)
         elif kind == 5:
-            content = content[:position] + rng.choice(TEXTS).encode("utf-8", "surrogatepass") + content[position:]
+            put = rng.choice(TEXTS).encode("utf-8", "surrogatepass")
         else:
-            content = content[:position] + rng.randbytes(rng.randint(1, 16)) + content[position:]
+            put = rng.randbytes(rng.randint(1, 16))
+        content = content[:position] + put + content[rest:]
     return content
 
 
@@ -207,10 +181,7 @@ def spoil_parquet(rng: Random, content: bytes) -> bytes:
     elif kind == 1:
         table = pa.table([*table.columns, table[name]], names=[*table.column_names, rng.choice(table.column_names)])
     elif kind == 2:
-        table = table.to_pandas().set_index(name)
-        buffer = io.BytesIO()
-        table.to_parquet(buffer)
-        return buffer.getvalue()
+        table = pa.Table.from_pandas(table.to_pandas().set_index(name))
     else:
         table = table.set_column(position, name, _hostile_column(rng, table[name], rows))
     buffer = io.BytesIO()
@@ -260,10 +231,9 @@ def spoil_npy(rng: Random, content: bytes) -> bytes:
     kind = rng.randrange(7)
     if kind == 0:
         return spoil_bytes(rng, content)
+    kinds = ("float16", "float64", "int8", "uint64", "complex64", "bool", "U3", "S2", ">f4")
     if kind == 1:
-        array = array.astype(
-            rng.choice(("float16", "float64", "int8", "uint64", "complex64", "bool", "U3", "S2", ">f4"))
-        )
+        array = array.astype(rng.choice(kinds))
     elif kind == 2:
         array = rng.choice((array[:-1], array[None], array[:, :0], array[:, 0], array.T, np.float32(1), array[:0]))
     elif kind in (3, 4):
@@ -272,10 +242,9 @@ def spoil_npy(rng: Random, content: bytes) -> bytes:
         array[rng.randrange(len(array)) if rng.random() < 0.5 else slice(None)] = value
     elif kind == 5:
         end = content.index(b"\n")
-        header = rng.choice(
-            (b"{}", b"[]", b"{'descr': '<f4'}", b"{'descr': '|O', 'fortran_order': False, 'shape': (12, 6)}")
-        )
+        objects = b"{'descr': '|O', 'fortran_order': False, 'shape': (12, 6)}"
         huge = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 6)}"
+        header = rng.choice((b"{}", b"[]", b"{'descr': '<f4'}", objects))
         header = (header if rng.random() < 0.6 else huge).ljust(end - 10)
         return content[:8] + struct.pack("<H", len(header) + 1) + header + content[end:]
     buffer = io.BytesIO()
@@ -355,5 +324,4 @@ def spoil_yaml(rng: Random, content: bytes) -> bytes:
 
 
 def change_file(rng: Random, path: Path, change: Callable[[Random, bytes], bytes]) -> None:
-    """Change one file in place."""
     path.write_bytes(change(rng, path.read_bytes()))

@@ -27,11 +27,7 @@ SETTINGS = {
         "RL": ["of-grpo"],
         "SASRec": {"predictions": "sequential", "note": "one seed"},
     },
-    "reference": "industrial",
-    "ks": [1, 5],
-    "ceiling": "ceiling.json",
-    "output": "page",
-    "resamples": 3,
+    **{"reference": "industrial", "ks": [1, 5], "ceiling": "ceiling.json", "output": "page", "resamples": 3},
 }
 """Settings of the report."""
 FORGED = (
@@ -109,9 +105,8 @@ def _lay_out(rng: Random, folder: Path) -> None:
         shutil.rmtree(folder / "of-grpo")
         shutil.copytree(folder / "predictions", folder / "of-grpo")
     else:
-        spoil_manifest(
-            folder / "of-grpo", lambda content: content["counts"].update(split=rng.choice(("valid", "x", 7)))
-        )
+        split = rng.choice(("valid", "x", 7))
+        spoil_manifest(folder / "of-grpo", lambda content: content["counts"].update(split=split))
         sign(folder / "of-grpo")
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 from hostile.groups import MANY, Group, holds
 from support.builder import read_tables, seconds_of
 from support.small_shop import STAGES, bytes_of, make_shop, stage, write_shop
+from support.tables import write_table
 
 from minionerec.core.artefacts import MANIFEST, is_artefact, verify_files
 from minionerec.core.errors import MinioneRecError
@@ -26,33 +27,33 @@ from minionerec.pipeline.stages import stage_spec
 # Units of times
 
 
-def _digits(form: str) -> Callable[[datetime], str]:
+Form = Callable[[datetime], str]
+
+
+def _digits(form: str) -> Form:
     return lambda time: time.strftime(form)
 
 
+def _times(factor: int) -> Form:
+    return lambda time: str(int(time.timestamp()) * factor)
+
+
+def _every(seconds: int) -> Form:
+    return lambda time: str(int(time.timestamp()) // seconds)
+
+
 N_TIMES, BEGIN, STEP = 40, 1_517_382_764, 40_011
-LARGE: dict[str, Callable[[datetime], str]] = {
-    **{f"1e{power} a second": lambda time, power=power: str(int(time.timestamp()) * 10**power) for power in (0, 3)},
-    **{f"1e{power} a second": lambda time, power=power: str(int(time.timestamp()) * 10**power) for power in (6, 9)},
+LARGE: dict[str, Form] = {
+    **{f"1e{power} a second": _times(10**power) for power in (0, 3, 6, 9)},
     "fractions": lambda time: f"{time.timestamp() + 0.25:.2f}",
     "powers of ten": lambda time: f"{time.timestamp():.9e}",
 }
-DATES: dict[str, Callable[[datetime], str]] = {
-    "date": _digits("%Y-%m-%d"),
-    "date and time": _digits("%Y-%m-%dT%H:%M:%S"),
-    "with a zone": _digits("%Y-%m-%d %H:%M:%S+00:00"),
-}
+DATE, SECOND, ZONED = "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S+00:00"
+DATES = {"date": _digits(DATE), "date and time": _digits(SECOND), "with a zone": _digits(ZONED)}
 FORMS = ("%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S", "%y%m%d%H%M", "%y%m%d%H%M%S", "%d.%m.%Y", "%Y%m%d%H%M%S123")
-DIGITS: dict[str, Callable[[datetime], str]] = {form: _digits(form) for form in FORMS}
-SMALL: dict[str, Callable[[datetime], str]] = {
-    "days": lambda time: str(int(time.timestamp()) // 86_400),
-    "hours": lambda time: str(int(time.timestamp()) // 3600),
-    "minutes": lambda time: str(int(time.timestamp()) // 60),
-    "yyyymmdd": _digits("%Y%m%d"),
-    "0": lambda time: "0",
-    "-1": lambda time: "-1",
-    "empty": lambda time: "",
-}
+DIGITS = {form: _digits(form) for form in FORMS}
+SMALL = {"days": _every(86_400), "hours": _every(3600), "minutes": _every(60), "yyyymmdd": _digits("%Y%m%d")}
+SMALL |= {"0": _digits("0"), "-1": _digits("-1"), "empty": _digits("")}
 ALL = LARGE | DATES | DIGITS | SMALL
 ALIKE = ("%Y%m%d%H", "%Y%m%d%H%M", "%y%m%d%H%M", "%y%m%d%H%M%S")
 """Forms whose numbers are times of a unit too, in 1976 or from 2027 on: a few among true ones are not told."""
@@ -70,12 +71,10 @@ def _strike_units(rng: Random, clean: Path, folder: Path) -> str:
     cells = [ALL[other if rng.random() < share else first](time) for time in times]
     table = pd.DataFrame({"user_id": range(N_TIMES), "item_id": "i", "timestamp": cells})
     path = folder / f"visits{rng.choice(('.csv', '.tsv', '.parquet'))}"
-    if path.suffix == ".parquet":
-        numbers = pd.to_numeric(table["timestamp"], errors="coerce")
-        whole = rng.random() < 0.7 and bool(numbers.notna().all())
-        table.assign(timestamp=numbers if whole else table["timestamp"]).to_parquet(path, index=False)
-    else:
-        table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    numbers = pd.to_numeric(table["timestamp"], errors="coerce")
+    if path.suffix == ".parquet" and rng.random() < 0.7 and numbers.notna().all():
+        table["timestamp"] = numbers
+    write_table(table, path)
     (folder / "items.csv").write_text("item_id,title\ni,Tea\n")
     bad = BadRows(rng.choice((0, 0, MANY)))
     found = read_tables(path, folder / "items.csv", bad)

@@ -14,6 +14,7 @@ import pandas as pd
 import yaml
 from hostile import harmless, mutate
 from hostile.groups import START, Group, holds
+from support.tables import write_table
 
 import minionerec
 from minionerec.core.artefacts import write_artefact
@@ -53,9 +54,8 @@ def _untouched(path: Path, before: bytes) -> list[str]:
 def _make_items(folder: Path) -> None:
     rows = [(f"i{n}", f"Tea {n}", 'Nice, and "warm"', n + 0.5, n % 2 == 0) for n in range(N_ITEMS)]
     table = pd.DataFrame(rows, columns=["item_id", "title", "note", "price", "fresh"])
-    table.to_parquet(folder / "items.parquet", index=False)
-    for suffix, separator in ((".csv", ","), (".tsv", "\t")):
-        table.to_csv(folder / f"items{suffix}", index=False, sep=separator)
+    for suffix in SUFFIXES:
+        write_table(table, folder / f"items{suffix}")
 
 
 def _read_items(path: Path) -> tuple[CatalogueItems, int]:
@@ -160,10 +160,9 @@ def _strike_frames(rng: Random, clean: Path, folder: Path) -> str:
         columns=["user_id", "item_id", "timestamp"],
     )
     form = rng.choice(["int64[pyarrow]", "date32[pyarrow]", "object", "Int64"])
-    days = (
-        pd.to_datetime(interactions["timestamp"], unit="s").dt.date if form in ("date32[pyarrow]", "object") else None
-    )
-    interactions["timestamp"] = (interactions["timestamp"] if days is None else days).astype(form)
+    if form in ("date32[pyarrow]", "object"):
+        interactions["timestamp"] = pd.to_datetime(interactions["timestamp"], unit="s").dt.date
+    interactions["timestamp"] = interactions["timestamp"].astype(form)
     try:
         prepared = minionerec.prepare_data(items, interactions, output=folder / "corpus", split="leave_last_out")
     except DataError as error:
@@ -203,11 +202,13 @@ def _strike_filters(items: pd.DataFrame, texts: list[str] | None, ids: list[str]
 
 
 def _make_times(folder: Path) -> None:
+    rows = [f"{row},{1_500_000_000 + row},{1_400_000_000 + row}" for row in range(9)]
     lines = [
-        f"{split},{row},{1_500_000_000 + row},{1_400_000_000 + row}" for split in ("valid", "test") for row in range(9)
+        "split,row,timestamp,previous_timestamp",
+        *(f"{split},{row}" for split in ("valid", "test") for row in rows),
     ]
-    lines[3] = "valid,3,1500000003,"
-    (folder / "times.csv").write_text("split,row,timestamp,previous_timestamp\n" + "\n".join(lines) + "\n")
+    lines[4] = "valid,3,1500000003,"
+    (folder / "times.csv").write_text("\n".join(lines) + "\n")
 
 
 def _strike_times(rng: Random, clean: Path, folder: Path) -> str:
@@ -276,8 +277,8 @@ def _strike_recipe(rng: Random, clean: Path, folder: Path) -> str:
 
 
 def _make_record(folder: Path) -> None:
-    machine = {"processor": "any", "cores": 2, "threads": 2, "memory_bytes": 2**33, "gpus": []}
-    machine["gpus"] = [{"name": "any", "memory_bytes": 2**34}]
+    card = {"name": "any", "memory_bytes": 2**34}
+    machine = {"processor": "any", "cores": 2, "threads": 2, "memory_bytes": 2**33, "gpus": [card]}
     record = {
         **{"command": ["minionerec", "sft"], "commit": None, "started": "2030-01-31T12:00:00Z"},
         **{"ended": "2030-01-31T12:01:00Z", "seconds": {"all": 60.0, "train": 50.5}, "resumed_from": 3, "parts": 2},

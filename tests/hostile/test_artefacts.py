@@ -30,8 +30,7 @@ def flip(file):
 
 
 @pytest.mark.parametrize("name", [name for name in STAGES if name != "train-sequential"])
-def test_no_stage_replaces_an_artefact_of_another_kind_or_a_users_files(shop, tmp_path, name):
-    folder = copied(shop, tmp_path / "shop")
+def test_no_stage_replaces_an_artefact_of_another_kind_or_a_users_files(folder, name):
     (folder / "mine").mkdir()
     (folder / "mine/notes.txt").write_text("mine")
     (folder / "link").symlink_to(folder / "mine")
@@ -49,16 +48,14 @@ def test_no_stage_replaces_an_artefact_of_another_kind_or_a_users_files(shop, tm
     assert {file: after.get(file) for file in before} == before
 
 
-def test_no_seed_is_written_into_an_artefact(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop")
+def test_no_seed_is_written_into_an_artefact(folder):
     before = bytes_of(folder / "sft")
     assert "is inside the artefact" in stage(folder, "train-sequential", "--output", "sft").reported
     assert bytes_of(folder / "sft") == before
 
 
 @pytest.mark.parametrize("name", ["sft", "extend"])
-def test_no_stage_replaces_what_it_reads(shop, tmp_path, name):
-    folder = copied(shop, tmp_path / "shop")
+def test_no_stage_replaces_what_it_reads(folder, name):
     before = bytes_of(folder / "sft")
     given = {"sft": ["--model", "sft"], "extend": ["--checkpoint", "sft", "--corpus", "corpus", "--sids", "sids"]}[name]
     words = ["--config", "sft.yaml"] if name == "sft" else []
@@ -67,17 +64,15 @@ def test_no_stage_replaces_what_it_reads(shop, tmp_path, name):
 
 
 @pytest.mark.parametrize("artefact", READERS)
-def test_a_file_that_was_changed_or_deleted_is_named_by_whoever_reads_it(shop, tmp_path, artefact):
-    folder = copied(shop, tmp_path / "shop", ("new",))
+def test_a_file_that_was_changed_or_deleted_is_named_by_whoever_reads_it(folder, artefact):
     for file in sorted(read_manifest(folder / artefact)["files"]):
         content = (folder / artefact / file).read_bytes()
         if not content:
             continue
         flip(folder / artefact / file)
         reported = stage(folder, READERS[artefact], "--output", "new").reported
-        assert (
-            f"{artefact}/{file}: differs from manifest.json. Run the stage" in reported and "(minionerec " in reported
-        )
+        assert f"{artefact}/{file}: differs from manifest.json. Run the stage" in reported
+        assert "(minionerec " in reported
         (folder / artefact / file).unlink()
         reported = stage(folder, READERS[artefact], "--output", "new").reported
         assert f"{artefact}/{file}: listed in manifest.json but missing. Run the stage" in reported
@@ -90,17 +85,15 @@ def test_a_file_that_was_changed_or_deleted_is_named_by_whoever_reads_it(shop, t
 
 
 @pytest.mark.parametrize("artefact", ["corpus", "sids", "predictions"])
-def test_an_output_that_lacks_a_file_is_rebuilt(shop, tmp_path, artefact):
+def test_an_output_that_lacks_a_file_is_rebuilt(folder, artefact):
     """One whose file was edited: tests/hostile/test_life.py."""
-    folder = copied(shop, tmp_path / "shop")
     before = bytes_of(folder / artefact)
     (folder / artefact / sorted(read_manifest(folder / artefact)["files"])[0]).unlink()
     assert stage(folder, OWN[artefact]).status == 0
     assert bytes_of(folder / artefact) == before
 
 
-def test_the_library_reads_nothing_that_was_changed(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop")
+def test_the_library_reads_nothing_that_was_changed(folder):
     for artefact, file, read in (
         ("corpus", "sequences/00000.parquet", Corpus.load),
         ("sids", "index.json", SidTable.load_index),
@@ -119,27 +112,23 @@ MANIFESTS = [
     *(b"", b"[]", b"{", b"{}", b"null", b"\xff\xfe{}", b"[" * 200_000, b'{"kind": ' * 100_000, b'"\\ud800"'),
     *(b'{"kind": "corpus"}', b'{"kind": 5, "files": {}}', b'{"kind": "corpus", "kind": "sids"}', b"9" * 5000),
 ]
+SHA = {"sha256": "0" * 64}
 FLAWS = {
     "files as a list": lambda content: content.update(files=["items.parquet"]),
     "files without hashes": lambda content: content.update(files=dict.fromkeys(content["files"], 5)),
     "files elsewhere": lambda content: content.update(files={"../../etc/passwd": "0" * 64}),
     "files with a nul": lambda content: content.update(files={"a\0b": "0" * 64}),
     "inputs as a list": lambda content: content.update(inputs=[]),
-    "inputs without paths": lambda content: content.update(inputs={"corpus": {"sha256": "0" * 64}}),
-    "inputs with a nul": lambda content: content.update(inputs={"corpus": {"path": "a\0", "sha256": "0" * 64}}),
-    "inputs with half a character": lambda content: content.update(
-        inputs={"corpus": {"path": "\ud800", "sha256": "0" * 64}}
-    ),
+    "inputs without paths": lambda content: content.update(inputs={"corpus": SHA}),
+    "inputs with a nul": lambda content: content.update(inputs={"corpus": {"path": "a\0", **SHA}}),
+    "inputs with half a character": lambda content: content.update(inputs={"corpus": {"path": "\ud800", **SHA}}),
     "counts as a text": lambda content: content.update(counts="many"),
-    "no versions": lambda content: content.pop("versions"),
-    "no config": lambda content: content.pop("config"),
-    "no kind": lambda content: content.pop("kind"),
+    **{f"no {key}": lambda content, key=key: content.pop(key) for key in ("versions", "config", "kind")},
 }
 
 
 @pytest.mark.parametrize("artefact", ["corpus", "sft", "predictions"])
-def test_half_a_manifest_or_none_is_one_line(shop, tmp_path, artefact):
-    folder = copied(shop, tmp_path / "shop")
+def test_half_a_manifest_or_none_is_one_line(folder, artefact):
     file = folder / artefact / "manifest.json"
     before = file.read_bytes()
     for flaw in (*MANIFESTS, *FLAWS):
@@ -152,8 +141,7 @@ def test_half_a_manifest_or_none_is_one_line(shop, tmp_path, artefact):
         file.write_bytes(before)
 
 
-def test_a_directory_or_a_circle_of_links_instead_of_a_manifest_is_one_line(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop", ("new",))
+def test_a_directory_or_a_circle_of_links_instead_of_a_manifest_is_one_line(folder):
     file = folder / "corpus/manifest.json"
     file.unlink()
     file.mkdir()
@@ -171,9 +159,8 @@ EDITS = {
 
 
 @pytest.mark.parametrize("artefact", EDITS)
-def test_an_edited_manifest_is_noticed(shop, tmp_path, artefact):
+def test_an_edited_manifest_is_noticed(folder, artefact):
     """Counts decide results as files do: how long prompts are, how many items a history holds."""
-    folder = copied(shop, tmp_path / "shop", ("new",))
     before = bytes_of(folder / artefact)
     spoil_manifest(folder / artefact, EDITS[artefact])
     reported = stage(folder, READERS[artefact], "--output", "new").reported
@@ -187,11 +174,6 @@ def test_every_stage_is_named_by_what_it_makes():
         kind = getattr(spec.config_class(), "kind", "")
         assert not kind or spec.name in maker(kind), spec.name
     assert maker("sequential_model") == " (minionerec train-sequential)"
-
-
-def rewrite(file, change):
-    table = pq.read_table(file).to_pandas()
-    change(table).to_parquet(file, index=False)
 
 
 TABLES = {
@@ -219,16 +201,15 @@ CASES = [(artefact, file, number) for (artefact, file), changes in TABLES.items(
 
 
 @pytest.mark.parametrize(("artefact", "file", "number"), CASES)
-def test_a_table_of_another_form_is_one_line(shop, tmp_path, artefact, file, number):
-    folder = copied(shop, tmp_path / "shop", ("new",))
-    rewrite(folder / artefact / file, TABLES[artefact, file][number])
+def test_a_table_of_another_form_is_one_line(folder, artefact, file, number):
+    table = pq.read_table(folder / artefact / file).to_pandas()
+    TABLES[artefact, file][number](table).to_parquet(folder / artefact / file, index=False)
     sign(folder / artefact)
     assert artefact in stage(folder, READERS[artefact], "--output", "new").reported
 
 
 @pytest.mark.parametrize(("artefact", "file"), [*TABLES, ("corpus", "sequences/00000.parquet")])
-def test_a_torn_or_flipped_table_is_one_line(shop, tmp_path, artefact, file):
-    folder = copied(shop, tmp_path / "shop", ("new",))
+def test_a_torn_or_flipped_table_is_one_line(folder, artefact, file):
     content = (folder / artefact / file).read_bytes()
     broken = [b"", b"PAR1", content[:-1], content[: len(content) // 2], content[:4] + content[5:], b"PAR1" + content]
     for offset in range(0, len(content), max(1, len(content) // 40)):
@@ -245,8 +226,7 @@ def test_a_torn_or_flipped_table_is_one_line(shop, tmp_path, artefact, file):
             assert "\n" not in str(error) and file in str(error)
 
 
-def test_a_table_with_a_column_twice_is_one_line(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop")
+def test_a_table_with_a_column_twice_is_one_line(folder):
     file = folder / "corpus/sequences/00000.parquet"
     table = pq.read_table(file)
     pq.write_table(pa.table([*table.columns, table["user"]], names=[*table.column_names, "user"]), file)
@@ -324,8 +304,7 @@ def test_lists_of_predictions_stay_as_they_are(shop):
 PAGE = ["SFT=predictions", "SASRec=sequential", "--corpus", "corpus", "--resamples", "3"]
 
 
-def test_users_without_training_examples_are_the_same_to_all_recommenders(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop")
+def test_users_without_training_examples_are_the_same_to_all_recommenders(folder):
     users = [Ranked.load(folder / name, "test").users for name in ("predictions", "sequential/predictions")]
     assert users[0] == users[1] and {*users[0]} - {*Corpus.load(folder / "corpus").train.users}
     done = command(folder, "report", "--predictions", *PAGE, "--output", "page", "--level", "item")
@@ -333,8 +312,7 @@ def test_users_without_training_examples_are_the_same_to_all_recommenders(shop, 
 
 
 @pytest.mark.parametrize("name", ["seed-", "seed-x", "seed-1 (copy)", "seed-٣", "seed-01", "seed-" + "9" * 200])
-def test_a_folder_that_is_not_named_by_a_seed_is_one_line(shop, tmp_path, name):
-    folder = copied(shop, tmp_path / "shop")
+def test_a_folder_that_is_not_named_by_a_seed_is_one_line(folder, shop, name):
     copied(shop / "sequential/predictions", folder / "sequential" / name / "predictions")
     reported = command(folder, "report", "--predictions", *PAGE, "--output", "page").reported
     assert "is not named by a seed, such as seed-42. Rename it or move it away." in reported
@@ -343,17 +321,14 @@ def test_a_folder_that_is_not_named_by_a_seed_is_one_line(shop, tmp_path, name):
 @pytest.mark.parametrize(
     "content", ["[]", '{"ceiling": 1}', '{"ceiling": {"NDCG@5": "x"}}', '{"ceiling": {"HR@5": NaN}}']
 )
-def test_a_ceiling_without_metrics_is_one_line(shop, tmp_path, content):
-    folder = copied(shop, tmp_path / "shop")
+def test_a_ceiling_without_metrics_is_one_line(folder, content):
     (folder / "ceiling.json").write_text(content)
-    reported = command(
-        folder, "report", "--predictions", *PAGE, "--output", "page", "--ceiling", "ceiling.json"
-    ).reported
+    words = (*PAGE, "--output", "page", "--ceiling", "ceiling.json")
+    reported = command(folder, "report", "--predictions", *words).reported
     assert "ceiling.json: expected an object whose ceiling holds metrics from 0 to 1" in reported
 
 
-def test_ranks_that_are_none_and_splits_of_another_type_are_one_line(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop")
+def test_ranks_that_are_none_and_splits_of_another_type_are_one_line(folder):
     file = folder / "predictions/ranks.parquet"
     table = pd.read_parquet(file)
     for changed, message in (
@@ -366,8 +341,7 @@ def test_ranks_that_are_none_and_splits_of_another_type_are_one_line(shop, tmp_p
         assert message in command(folder, "report", "--predictions", *PAGE, "--output", "page").reported
 
 
-def test_forged_settings_and_logs_of_a_training_are_shown_as_text_or_left_out(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop")
+def test_forged_settings_and_logs_of_a_training_are_shown_as_text_or_left_out(folder):
     forged = {"warmup": "x", "epochs": [1], "patience": {"a": 1}, "layers": "<b>"}
     spoil_manifest(folder / "sft", lambda content: content["settings"].update(forged))
     log = [{"epoch": "x", "eval_loss": 1.5, "step": 1}, 7, {"loss": [1.0]}, {"step": 1, "epoch": None}]
@@ -382,8 +356,7 @@ def test_forged_settings_and_logs_of_a_training_are_shown_as_text_or_left_out(sh
     assert "&lt;b&gt;" in page and "<b>" not in page
 
 
-def test_a_seed_or_versions_of_another_type_are_one_line(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop")
+def test_a_seed_or_versions_of_another_type_are_one_line(folder):
     for key, value in (("seed", "x"), ("versions", {"torch": 2}), ("settings", [])):
         spoil_manifest(folder / "predictions", lambda content: content.update({key: value}))  # noqa: B023
         sign(folder / "predictions")
@@ -391,8 +364,7 @@ def test_a_seed_or_versions_of_another_type_are_one_line(shop, tmp_path):
         assert "predictions/manifest.json: has " in reported and "of another form" in reported
 
 
-def test_metrics_of_a_report_hold_nothing_of_the_clock(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop")
+def test_metrics_of_a_report_hold_nothing_of_the_clock(folder):
     found = []
     for seconds in ("1.5", "2.5"):
         for record in folder.glob("*.record.json"):

@@ -1,9 +1,11 @@
 """A sample of the campaign, that it finds what is broken, and that a broken case can be run again."""
 
 import json
+import os
 import re
 import time
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,19 +15,8 @@ from hostile.groups import Broken, Group
 from support.paths import ROOT
 
 READERS = ("csv", "tsv", "parquet", "amazon", "recbole", "movielens", "user items")
-QUICK = (*READERS, "published", "settings")
-QUICK += (
-    "vectors",
-    "histories",
-    "requests",
-    "items table",
-    "frames",
-    "comparisons",
-    "times",
-    "recipe",
-    "run record",
-)
-QUICK += ("units", "paths", "names of recipes", "architectures")
+QUICK = (*READERS, "published", "settings", "vectors", "histories", "requests", "items table", "frames", "comparisons")
+QUICK += ("times", "recipe", "run record", "units", "paths", "names of recipes", "architectures")
 
 
 def test_a_sample_of_every_quick_group_breaks_nothing():
@@ -50,11 +41,8 @@ def test_cases_that_once_lost_lines_lose_none(case):
 @pytest.mark.parametrize("page", ["SECURITY.md", "docs/serving.md", "tests/hostile/README.md"])
 def test_the_tests_that_a_page_names_are_there(page):
     named = set(re.findall(r"`(test_\w+)`", (ROOT / page).read_text(encoding="utf-8")))
-    found = {
-        name
-        for file in (ROOT / "tests").rglob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)
-    }
+    files = (ROOT / "tests").rglob("test_*.py")
+    found = {name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)}
     assert named <= found, named - found
     assert len(named) > 15
 
@@ -77,17 +65,12 @@ def test_the_same_seed_makes_the_same_case(tmp_path):
 
 
 def _strike(rng, clean, folder):
+    refused = campaign.MinioneRecError("refused as it should be"), FileNotFoundError(2, "No such file", "a.csv")
     kind = rng.randrange(6)
-    if kind == 0:
-        raise Broken("rows vanish")
-    if kind == 1:
-        raise KeyError("a defect")
-    if kind == 2:
-        raise campaign.MinioneRecError("refused as it should be")
-    if kind == 3:
-        raise FileNotFoundError(2, "No such file", "a.csv")
+    if kind < 4:
+        raise (Broken("rows vanish"), KeyError("a defect"), *refused)[kind]
     if kind == 4:
-        campaign.os._exit(3)
+        os._exit(3)
     time.sleep(60)
 
 
@@ -106,10 +89,8 @@ def test_crashes_hangs_and_defects_are_found_and_run_again(monkeypatch):
 
 def test_pairs_of_launches_are_of_every_kind():
     pairs = [launch_groups.random_pair(campaign.Random(seed)) for seed in range(300)]
-    assert {(pair.first.processes, pair.then.processes) for pair in pairs} == {
-        (first, then) for first in (1, 2, 3) for then in (1, 2, 3)
-    }
-    assert {(pair.first.zero, pair.then.zero) for pair in pairs} == {(a, b) for a in (False, True) for b in (a, not a)}
+    assert {(pair.first.processes, pair.then.processes) for pair in pairs} == set(product((1, 2, 3), repeat=2))
+    assert {(pair.first.zero, pair.then.zero) for pair in pairs} == set(product((False, True), repeat=2))
     for name in ("alike", "another_run", "other_device", "step", "dropout"):
         assert {bool(getattr(pair, name)) for pair in pairs} == {False, True}, name
     assert any(pair.alike and pair.first != pair.then for pair in pairs)

@@ -89,8 +89,8 @@ def test_what_an_export_tells_its_users_to_do_runs_no_code(shop, tmp_path, monke
     else:
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()
+    words = "contains custom code" if weights == "code" else "safetensors"
     for load in (lambda: check(folder), lambda: exec(code_of(folder / "README.md"), {})):
-        words = "contains custom code" if weights == "code" else "safetensors"
         with pytest.raises((ValueError, OSError, SystemExit), match=words):
             load()
     assert not (tmp_path / "mark").exists()
@@ -252,11 +252,10 @@ def test_numbers_that_name_rows_stay_within_them(shop, tmp_path, name, change):
 
 @pytest.mark.parametrize(("name", "change"), [part for part in INDICES if part[0].startswith("pairs")])
 def test_counts_of_a_sequential_model_stay_within_its_items(tmp_path, name, change):
-    model = build_model("causal", num_items=5, max_len=4, hidden_size=8, reach=2, num_transitions=6, num_heads=2)
-    table = np.ones(6, np.float32), np.arange(6, dtype=np.int32) % 5, np.array([0, 2, 3, 3, 5, 6])
-    counted = csr_array(table, shape=(5, 5))
-    model.pairs.set(counted)
     hyper = {"hidden_size": 8, "reach": 2, "num_transitions": 6, "num_heads": 2}
+    model = build_model("causal", num_items=5, max_len=4, **hyper)
+    table = np.ones(6, np.float32), np.arange(6, dtype=np.int32) % 5, np.array([0, 2, 3, 3, 5, 6])
+    model.pairs.set(csr_array(table, shape=(5, 5)))
     with write_artefact(tmp_path / "model", MODEL_KIND, config={}) as folder:
         save_sequential(model, "causal", hyper, folder)
     assert load_sequential(tmp_path / "model").pairs.flaw() is None
@@ -307,25 +306,19 @@ def test_counts_of_a_checkpoint_are_held_against_their_types(shop, tmp_path, cou
     refused(lambda: load_bundle(folder), "max_prompt_length")
 
 
-def test_a_tokenizer_that_knows_an_sids_token_already_is_named(shop, tmp_path):
+def test_a_tokenizer_that_knows_an_sids_token_already_is_named(folder):
     """A stranger's model, in which `<a_1>` means something else."""
-    folder = copied(shop, tmp_path / "shop", ("new",))
     (folder / "sft/manifest.json").unlink()
     reported = stage(folder, "sft", "--model", "sft", "--output", "new").reported
     assert "sft: its tokenizer has the token '<a_" in reported and not (folder / "new").exists()
 
 
-def test_an_own_checkpoint_may_be_trained_on(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop", ("new",))
+def test_an_own_checkpoint_may_be_trained_on(folder):
     assert stage(folder, "sft", "--model", "sft", "--output", "new").status == 0
 
 
-SEQUENTIAL = {
-    "missing": lambda tensors: without_one(tensors),
-    "unexpected": lambda tensors: {**tensors, "extra": torch.ones(1)},
-    "shape": lambda tensors: {name: torch.cat([value, value]) for name, value in tensors.items()},
-    "not finite": lambda tensors: {name: value * torch.nan for name, value in tensors.items()},
-}
+SEQUENTIAL = {name: change for name, (change, _) in WEIGHTS.items() if name != "empty"}
+SEQUENTIAL["not finite"] = lambda tensors: {name: value * torch.nan for name, value in tensors.items()}
 
 
 @pytest.mark.parametrize("change", SEQUENTIAL)
@@ -369,20 +362,21 @@ def test_the_description_of_a_sequential_model_is_checked(shop, tmp_path, about)
     refused(lambda: load_sequential(folder), str(folder))
 
 
+def ones(*shape, kind=np.float32):
+    return np.ones(shape, kind)
+
+
+ENCODER = {"level_0": ones(4, 6), "mean": ones(3), "scale": ones(1), "residual": np.array([False])}
 CODEBOOKS = {
     "nothing": {},
-    "gap": {"level_0": np.ones((4, 6), np.float32), "level_2": np.ones((4, 6), np.float32)},
-    "widths": {"level_0": np.ones((4, 6), np.float32), "level_1": np.ones((4, 5), np.float32)},
-    "type": {"level_0": np.ones((4, 6), np.int32), "level_1": np.ones((4, 6), np.int32)},
-    "shape": {"level_0": np.ones(4, np.float32)},
-    "not finite": {"level_0": np.full((4, 6), np.nan, np.float32)},
-    "huge": {"level_0": np.full((4, 6), 1e30, np.float32)},
-    "half an encoder": {"level_0": np.ones((4, 6), np.float32), "mean": np.ones(3, np.float32)},
-    "layers that do not fit": {
-        **{"level_0": np.ones((4, 6), np.float32), "mean": np.ones(3, np.float32), "scale": np.ones(1, np.float32)},
-        **{"residual": np.array([False]), "encoder.0.weight": np.ones((5, 4), np.float32)},
-        "encoder.0.bias": np.ones(5, np.float32),
-    },
+    "gap": {"level_0": ones(4, 6), "level_2": ones(4, 6)},
+    "widths": {"level_0": ones(4, 6), "level_1": ones(4, 5)},
+    "type": {"level_0": ones(4, 6, kind=np.int32), "level_1": ones(4, 6, kind=np.int32)},
+    "shape": {"level_0": ones(4)},
+    "not finite": {"level_0": ones(4, 6) * np.float32(np.nan)},
+    "huge": {"level_0": ones(4, 6) * np.float32(1e30)},
+    "half an encoder": {"level_0": ones(4, 6), "mean": ones(3)},
+    "layers that do not fit": {**ENCODER, "encoder.0.weight": ones(5, 4), "encoder.0.bias": ones(5)},
 }
 
 
@@ -405,8 +399,7 @@ def test_broken_codebooks_are_one_line(shop, tmp_path, content):
     refused(lambda: Quantiser.load(folder), CODEBOOKS_FILE)
 
 
-def test_a_recommender_reads_nothing_that_was_changed(shop, tmp_path, monkeypatch):
-    folder = copied(shop, tmp_path / "shop")
+def test_a_recommender_reads_nothing_that_was_changed(folder, monkeypatch):
     monkeypatch.chdir(folder)
     assert len(Recommender.load("sft").recommend(["i1"], 3).items) == 3
     for name in ("sequences/00000.parquet", "items.parquet"):
@@ -426,29 +419,24 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     "name", ["../outside.safetensors", "{outside}", "missing.safetensors", "a/b.safetensors", 7, []]
 )
-def test_weights_that_lie_elsewhere_are_not_read(shop, tmp_path, name):
-    struck = copied(shop, tmp_path / "shop")
-    weights = load_file(struck / "sft" / "model.safetensors")
-    outside = struck / "outside.safetensors"
-    (struck / "sft" / "model.safetensors").rename(outside)
+def test_weights_that_lie_elsewhere_are_not_read(folder, name):
+    weights, outside = load_file(folder / "sft" / "model.safetensors"), folder / "outside.safetensors"
+    (folder / "sft" / "model.safetensors").rename(outside)
     named = name.format(outside=outside) if isinstance(name, str) else name
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, named)}
-    (struck / "sft" / "model.safetensors.index.json").write_text(json.dumps(index))
-    sign(struck / "sft")
-    refused(
-        lambda: load_bundle(struck / "sft"), "model.safetensors.index.json: names the weights ", "no file of its folder"
-    )
-    refused(lambda: load_pretrained(str(struck / "sft"), torch.float32), "names the weights ")
+    (folder / "sft" / "model.safetensors.index.json").write_text(json.dumps(index))
+    sign(folder / "sft")
+    reported = "model.safetensors.index.json: names the weights "
+    refused(lambda: load_bundle(folder / "sft"), reported, "no file of its folder")
+    refused(lambda: load_pretrained(str(folder / "sft"), torch.float32), "names the weights ")
 
 
-def test_an_adapter_of_a_model_elsewhere_is_not_followed(shop, tmp_path):
-    struck = copied(shop, tmp_path / "shop")
+def test_an_adapter_of_a_model_elsewhere_is_not_followed(shop, folder):
     other = {"peft_type": "LORA", "base_model_name_or_path": str(shop / "sft")}
-    (struck / "sft" / "adapter_config.json").write_text(json.dumps(other))
-    sign(struck / "sft")
-    refused(
-        lambda: load_bundle(struck / "sft"), "adapter_config.json: names another model, whose weights are in another"
-    )
+    (folder / "sft" / "adapter_config.json").write_text(json.dumps(other))
+    sign(folder / "sft")
+    message = "adapter_config.json: names another model, whose weights are in another"
+    refused(lambda: load_bundle(folder / "sft"), message)
 
 
 def test_a_tokenizer_holds_nothing_of_the_environment_it_was_read_in(shop, tmp_path):

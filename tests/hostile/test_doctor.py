@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -58,24 +59,15 @@ def test_nothing_of_the_users_is_shown(shop, monkeypatch):
 @pytest.mark.parametrize(
     ("spoil", "artefacts", "steps"),
     [
-        (
-            lambda shop: (shop / "sids/index.json").write_text("{}"),
-            "index.json was changed since",
-            "index.json was changed or",
-        ),
-        (
-            lambda shop: (shop / "sids/index.json").unlink(),
-            "index.json is missing since",
-            "index.json was changed or removed",
-        ),
-        (lambda shop: (shop / "sids/manifest.json").write_text("[]"), "broken: ", "cannot run yet: |would run"),
-        (lambda shop: shutil.rmtree(shop / "sids"), None, "would run: no output yet"),
-        (lambda shop: shutil.rmtree(shop / "corpus"), "sids, ", "cannot run yet: corpus: no such directory"),
+        ("echo {} > sids/index.json", "index.json was changed since", "index.json was changed or"),
+        ("rm sids/index.json", "index.json is missing since", "index.json was changed or removed"),
+        ("echo [] > sids/manifest.json", "broken: ", "cannot run yet: |would run"),
+        ("rm -r sids", None, "would run: no output yet"),
+        ("rm -r corpus", "sids, ", "cannot run yet: corpus: no such directory"),
     ],
-    ids=["changed", "missing", "no manifest", "gone", "input gone"],
 )
 def test_what_is_wrong_with_artefacts(shop, spoil, artefacts, steps):
-    spoil(shop)
+    subprocess.run(spoil, shell=True, cwd=shop, check=True)
     text = page(shop)
     if artefacts:
         assert artefacts in line(text, "sids", "Artefacts")

@@ -56,8 +56,7 @@ def test_every_stage_has_another_setting():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_up_to_date_is_left_alone_and_an_edited_output_is_rebuilt(shop, tmp_path, name):
-    folder = copied(shop, tmp_path / "shop")
+def test_what_is_up_to_date_is_left_alone_and_an_edited_output_is_rebuilt(folder, name):
     output = folder / STAGES[name]["output"]
     before = bytes_of(output)
     stamps = [(file / MANIFEST).stat().st_ino for file in artefacts(output)]
@@ -71,8 +70,7 @@ def test_what_is_up_to_date_is_left_alone_and_an_edited_output_is_rebuilt(shop, 
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "prepare-data"])
-def test_an_edited_input_is_named(shop, tmp_path, name):
-    folder = copied(shop, tmp_path / "shop")
+def test_an_edited_input_is_named(folder, shop, name):
     for artefact in inputs_of(shop, name):
         file = folder / first_file(artefact).relative_to(shop)
         content = file.read_bytes()
@@ -85,8 +83,7 @@ def test_an_edited_input_is_named(shop, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_second_run_is_refused(shop, tmp_path, name):
-    folder = copied(shop, tmp_path / "shop")
+def test_a_second_run_is_refused(folder, name):
     with FileLock(folder / ".new.lock"):
         assert "new: another run is writing it" in stage(folder, name, "--output", "new").reported
     assert not (folder / "new").exists()

@@ -229,8 +229,7 @@ def test_two_runs_at_once(shop, tmp_path, name):
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 2**33])
-def test_times_of_files_decide_nothing(shop, tmp_path, seconds):
-    folder = copied(shop, tmp_path / "shop")
+def test_times_of_files_decide_nothing(folder, seconds):
     for file in folder.rglob("*"):
         os.utime(file, (seconds, seconds))
     for name in ("prepare-data", "build-sids", "eval-beam", "report"):
@@ -239,8 +238,7 @@ def test_times_of_files_decide_nothing(shop, tmp_path, seconds):
         assert (folder / OWN[name] / "manifest.json").stat().st_ctime_ns == before
 
 
-def test_a_change_that_is_hidden_by_times_and_size_is_seen(shop, tmp_path):
-    folder = copied(shop, tmp_path / "shop", ("new",))
+def test_a_change_that_is_hidden_by_times_and_size_is_seen(folder):
     file = folder / "sft/model.safetensors"
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
     content = bytearray(file.read_bytes())
@@ -275,8 +273,7 @@ def test_something_else_instead_of_a_file_is_one_line(shop, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["items.csv", "corpus", "sft"])
-def test_a_name_that_no_disk_takes_is_one_line(shop, tmp_path, name):
-    folder = copied(shop, tmp_path / "shop")
+def test_a_name_that_no_disk_takes_is_one_line(folder, name):
     stages = {"items.csv": ("prepare-data", "--items"), "corpus": ("build-sids", "--corpus")}
     words = stages.get(name, ("eval-beam", "--checkpoint"))
     for bad in ("x" * 300, f"{name}/under", "a\0b"):
@@ -285,8 +282,7 @@ def test_a_name_that_no_disk_takes_is_one_line(shop, tmp_path, name):
 
 
 @pytest.mark.parametrize("bad", ["x" * 300, "items.csv/new", "a\0b"])
-def test_an_output_that_no_disk_takes_is_one_line(shop, tmp_path, bad):
-    folder = copied(shop, tmp_path / "shop")
+def test_an_output_that_no_disk_takes_is_one_line(folder, bad):
     for name in ("prepare-data", "build-sids", "eval-beam", "report", "recommend"):
         assert stage(folder, name, "--output", bad).reported
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.builder import build, read_movielens, read_recbole, read_tables
+from support.small_corpus import write_published
 
 from minionerec.core.errors import MinioneRecError
-from minionerec.data.layout import item_records, write_layout
 from minionerec.data.published import published_files, read_published
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import read_amazon
@@ -126,33 +126,25 @@ def test_a_quote_that_is_never_closed_is_a_bad_row_of_all_lines_after_it(tmp_pat
 def test_a_cell_of_any_length_before_a_bad_row(tmp_path):
     long = "x" * 200_000
     items = ITEMS + f"p6,{long}\n"
-    assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in reported(
-        tmp_path, changed(10, "u0,p1,soon"), items
-    )
-    rows = [f"{line},{long if position == 2 else ''}" for position, line in enumerate(changed(10, "u0,p1,soon"))]
+    message, interactions = "visits.csv, line 12, column 'timestamp': 'soon' is not", changed(10, "u0,p1,soon")
+    assert message in reported(tmp_path, interactions, items)
+    rows = [f"{line},{long if position == 2 else ''}" for position, line in enumerate(interactions)]
     content = ("user_id,item_id,timestamp,review\n" + "\n".join(rows)).encode()
-    assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in reported(tmp_path, content)
+    assert message in reported(tmp_path, content)
     assert "(200,000 characters)" in reported(tmp_path, changed(10, f"u0,p1,{long}"))
 
 
-def test_rows_with_too_few_cells_are_bad_rows(tmp_path):
-    interactions = changed(5, "u1,p1")
-    assert "line 7: 2 cells, expected 3. Check its separators" in reported(tmp_path, interactions)
+@pytest.mark.parametrize(("line", "cells"), [("u1,p1", 2), (f"u1,p1,{START},7", 4)])
+def test_rows_with_too_few_or_too_many_cells_are_bad_rows(tmp_path, line, cells):
+    interactions = changed(5, line)
+    assert f"line 7: {cells} cells, expected 3. Check its separators" in reported(tmp_path, interactions)
     assert tables(tmp_path, interactions, allowed=1)[:2] == (N - 1, 1)
-
-
-def test_rows_with_too_many_cells_are_bad_rows(tmp_path):
-    interactions = changed(5, f"u1,p1,{START},7")
-    assert "line 7: 4 cells, expected 3. Check its separators" in reported(tmp_path, interactions)
     interactions[10] = "u0,p1,soon"
-    used, bad, _, _ = tables(tmp_path, interactions, allowed=2)
-    assert (used, bad) == (N - 2, 2)
+    assert tables(tmp_path, interactions, allowed=2)[:2] == (N - 2, 2)
     assert "line 12, column 'timestamp': 'soon' is not" in reported(tmp_path, interactions, allowed=1)
 
 
-def test_a_column_that_is_there_twice(tmp_path):
-    content = ("user_id,item_id,timestamp,item_id\n" + "\n".join(f"{line},p9" for line in lines())).encode()
-    assert "column 'item_id' occurs twice" in reported(tmp_path, content)
+def test_columns_without_a_name_may_be_there_twice(tmp_path):
     content = ("user_id,item_id,timestamp,,\n" + "\n".join(f"{line},," for line in lines())).encode()
     assert tables(tmp_path, content)[0] == N
 
@@ -169,14 +161,18 @@ def test_items_that_are_none(tmp_path, items, message):
     assert message in reported(tmp_path, lines(), items)
 
 
-def test_paths_that_are_no_files(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder.csv", "is a directory, expected a file"),
+        ("loop.csv", "cannot be read (Too many levels of symbolic links)"),
+        ("none.csv", "no such file"),
+    ],
+)
+def test_paths_that_are_no_files(tmp_path, name, message):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
-    assert "folder.csv: is a directory, expected a file" in reported(tmp_path, lines(), tmp_path / "folder.csv")
-    assert "loop.csv: cannot be read (Too many levels of symbolic links)" in reported(
-        tmp_path, lines(), tmp_path / "loop.csv"
-    )
-    assert "none.csv: no such file" in reported(tmp_path, lines(), tmp_path / "none.csv")
+    assert f"{name}: {message}" in reported(tmp_path, lines(), tmp_path / name)
 
 
 def test_what_is_not_utf8_is_named_by_its_line(tmp_path):
@@ -194,12 +190,10 @@ def test_what_is_not_utf8_is_named_by_its_line(tmp_path):
 def test_dates_that_would_wrap_are_bad_rows(tmp_path, date):
     interactions = lines(lambda position: f"2018-01-{position + 1:02}")
     interactions[20] = f"u0,p1,{date}"
-    assert f"line 22, column 'timestamp': '{date}' is not an ISO date from 1678 to 2261" in reported(
-        tmp_path, interactions
-    )
+    message = f"line 22, column 'timestamp': '{date}' is not an ISO date from 1678 to 2261"
+    assert message in reported(tmp_path, interactions)
     used, bad, times, _ = tables(tmp_path, interactions, allowed=1)
-    assert (used, bad) == (N - 1, 1)
-    assert times.min() > 0
+    assert (used, bad) == (N - 1, 1) and times.min() > 0
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 20, "9223372036854775808", "-1e19", "1e300", "inf", "nan", "true", ""])
@@ -239,7 +233,7 @@ def frame(**columns):
 
 def parquet(folder, table, allowed=0):
     bad, path = BadRows(allowed), folder / "visits.parquet"
-    table.to_parquet(path) if isinstance(table, pd.DataFrame) else pq.write_table(table, path)
+    pq.write_table(pa.Table.from_pandas(table) if isinstance(table, pd.DataFrame) else table, path)
     source = read_tables(path, put(folder, "items.csv", ITEMS), bad)
     return len(source.users), bad.counts()["bad_rows"], source.times
 
@@ -271,8 +265,7 @@ def test_parquet_rows_are_used_or_counted(tmp_path, name, values):
     with pytest.raises(MinioneRecError, match=f"visits.parquet, row 1, column '{name}': "):
         parquet(tmp_path, table)
     used, bad, times = parquet(tmp_path, table, allowed=1)
-    assert (used, bad) == (N - 1, 1)
-    assert times.min() > 0
+    assert (used, bad) == (N - 1, 1) and times.min() > 0
 
 
 def test_parquet_with_an_index_of_texts_names_the_row(tmp_path):
@@ -314,10 +307,8 @@ META = "\n".join(json.dumps({"asin": f"p{item}", "title": f"Tea {item}"}) for it
 
 
 def amazon(folder, reviews, allowed=0, meta=META):
-    bad = BadRows(allowed)
-    source = read_amazon(
-        "amazon2018", put(folder, "reviews.json", "\n".join(reviews)), put(folder, "meta.json", meta), bad
-    )
+    bad, reviews = BadRows(allowed), put(folder, "reviews.json", "\n".join(reviews))
+    source = read_amazon("amazon2018", reviews, put(folder, "meta.json", meta), bad)
     return len(source.users), bad.counts()["bad_rows"]
 
 
@@ -376,11 +367,10 @@ def test_amazon_2018_reviews_read_as_2023_offer_a_guess(tmp_path):
 
 @pytest.mark.parametrize("time", [0, -1, 17_562, 20_180_131_071_244])
 def test_reviews_whose_time_is_none_of_the_edition_are_bad_lines(tmp_path, time):
-    lines = list(REVIEWS)
-    lines[3] = lines[3].replace(lines[3].split('"unixReviewTime": ')[1].split("}")[0], str(time))
+    reviews = [*REVIEWS[:3], REVIEW % time, *REVIEWS[4:]]
     with pytest.raises(MinioneRecError, match=rf"line 4: 'unixReviewTime' is {time}, which is no time in seconds"):
-        amazon(tmp_path, lines)
-    assert amazon(tmp_path, lines, allowed=1)[1] == 1
+        amazon(tmp_path, reviews)
+    assert amazon(tmp_path, reviews, allowed=1)[1] == 1
 
 
 # The other readers (items 15, 16)
@@ -391,9 +381,8 @@ def test_recbole_columns_that_meet(tmp_path):
     rows = "\n".join(line.replace(",", "\t") for line in lines())
     path = put(tmp_path, "a.inter", f"{header}\n{rows}")
     assert len(read_recbole(path).users) == N
-    with pytest.raises(
-        MinioneRecError, match="columns has title=item_id, the column of item ids, but there is no file"
-    ):
+    message = "columns has title=item_id, the column of item ids, but there is no file"
+    with pytest.raises(MinioneRecError, match=message):
         read_recbole(path, columns={"title": "item_id"})
     twice = put(tmp_path, "b.inter", f"{header}\titem_id:float\n" + rows.replace("\n", "\t1\n") + "\t1")
     with pytest.raises(MinioneRecError, match="column 'item_id' occurs twice"):
@@ -424,79 +413,72 @@ def test_titles_of_user_items(tmp_path, content, message):
     assert "\n" not in str(error.value)
 
 
+def movielens(folder, films=(), ratings=(), bad=None):
+    """Films and ratings, of which some lines, by their positions, are others."""
+    movies = {item: f"{item}::Film {item}::Drama" for item in range(6)} | dict(films)
+    rated = {p: f"{p % 4}::{p % 6}::5::{START + p}" for p in range(N)} | dict(ratings)
+    files = [put(folder, name, "\n".join(of.values())) for name, of in (("ratings.dat", rated), ("movies.dat", movies))]
+    return read_movielens(*files, bad)
+
+
 def test_movielens_titles_keep_their_tabs_and_are_not_cut(tmp_path):
-    ratings = put(tmp_path, "ratings.dat", "\n".join(f"{p % 4}::{p % 6}::5::{START + p}" for p in range(N)))
-    films = [f"{item}::Film {item}::Drama" for item in range(6)]
-    films[2] = "2::A\tfilm::Drama"
-    source = read_movielens(ratings, put(tmp_path, "movies.dat", "\n".join(films)))
-    assert source.items["title"][2] == "A\tfilm"
-    assert source.items["description"][2] == "Drama"
-    films[2] = "2::A::film::Drama"
-    movies = put(tmp_path, "movies.dat", "\n".join(films))
+    items = movielens(tmp_path, {2: "2::A\tfilm::Drama"}).items
+    assert (items["title"][2], items["description"][2]) == ("A\tfilm", "Drama")
     with pytest.raises(MinioneRecError, match=r"movies.dat, line 3: 4 cells, expected 3"):
-        read_movielens(ratings, movies)
+        movielens(tmp_path, {2: "2::A::film::Drama"})
     bad = BadRows(5)
-    source = read_movielens(ratings, movies, bad)
-    assert bad.counts()["bad_rows"] == 5  # the film and its four ratings
-    assert len(source.users) == N - 4
+    source = movielens(tmp_path, {2: "2::A::film::Drama"}, bad=bad)
+    assert (len(source.users), bad.counts()["bad_rows"]) == (N - 4, 5)  # the film and its four ratings
 
 
 def test_movielens_lines_with_a_carriage_return_inside_are_counted_each(tmp_path):
-    ratings = [f"{p % 4}::{p % 6}::5::{START + p}" for p in range(N)]
-    ratings[3], ratings[7] = f"3::3::+5::5::{START}", f"3::1::5::\r::{START}"
-    films = put(tmp_path, "movies.dat", "\n".join(f"{item}::Film {item}::Drama" for item in range(6)))
     bad = BadRows(9)
-    source = read_movielens(put(tmp_path, "ratings.dat", "\n".join(ratings)), films, bad)
+    source = movielens(tmp_path, (), {3: f"3::3::+5::5::{START}", 7: f"3::1::5::\r::{START}"}, bad)
     assert (len(source.users), bad.kinds) == (N - 2, {"malformed": 2, "bad_time": 1})
 
 
 def test_a_tab_in_another_line_does_not_hide_the_line_that_is_too_long(tmp_path):
-    ratings = put(tmp_path, "ratings.dat", "\n".join(f"{p % 4}::{p % 6}::5::{START + p}" for p in range(N)))
-    films = [f"{item}::Film {item}::Drama" for item in range(6)]
-    films[1], films[4] = "1::A\tfilm::Drama", "4::One::too::many"
     with pytest.raises(MinioneRecError, match=r"movies.dat, line 5: 4 cells, expected 3\."):
-        read_movielens(ratings, put(tmp_path, "movies.dat", "\n".join(films)))
+        movielens(tmp_path, {1: "1::A\tfilm::Drama", 4: "4::One::too::many"})
 
 
 # The published layout
 
 
-def test_published_rows_that_swallow_others(tmp_path):
+@pytest.fixture
+def published(tmp_path):
+    """A corpus in the published layout, and the number of its training examples."""
     corpus = tables(tmp_path, lines())[3].corpus()
-    sids = [f"<a_{item}><b_0><c_0>" for item in range(6)]
-    numbers = {f"u{user}": user for user in range(4)}
-    root, category = tmp_path / "published", "Toys"
-    write_layout(root, category, corpus, numbers, item_records(corpus.items), sids)
-    assert len(read_published(root, category).train) == len(corpus.train)
+    write_published(tmp_path / "published", "Toys", corpus)
+    return tmp_path / "published", len(corpus.train)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: re.sub(rb"\n(.*)\n(.*)", rb'\n"\1\n"\2', text, count=1), r"\.csv, line \d: "),
+        (lambda text: text.replace(b"user_id", b"item_id", 1), "line 1: column 'user_id' is missing"),
+        (lambda text: text.replace(b"\n", b",user_id\n", 1), "line 1: column 'user_id' is duplicated"),
+        (lambda text: text.replace(b"\n", b"\n\xff", 2), "line 2: byte 0xff is not UTF-8"),
+    ],
+)
+def test_published_rows_that_swallow_others(published, change, message):
+    root, examples = published
+    assert len(read_published(root, "Toys").train) == examples
     path = root / "train" / "Toys.csv"
-    text = path.read_text()
-    rows = text.splitlines()
-    rows[1], rows[2] = f'"{rows[1]}', f'"{rows[2]}'
-    path.write_text("\n".join(rows))
-    with pytest.raises(MinioneRecError, match=r"\.csv, line \d: "):
-        read_published(root, category)
-    path.write_text(text.replace("user_id", "item_id", 1))
-    with pytest.raises(MinioneRecError, match="line 1: column 'user_id' is missing"):
-        read_published(root, category)
-    path.write_text(text.replace("\n", ",user_id\n", 1))
-    with pytest.raises(MinioneRecError, match="line 1: column 'user_id' is duplicated"):
-        read_published(root, category)
-    path.write_bytes(text.encode().replace(b"\n", b"\n\xff", 2))
-    with pytest.raises(MinioneRecError, match=r"line 2: byte 0xff is not UTF-8"):
-        read_published(root, category)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(MinioneRecError, match=message):
+        read_published(root, "Toys")
 
 
 NO_ITEMS = (b"", b"[]", b"{", b"\xff{}", b'{"0": "\\ud800"}', b'{"0": ' + b"[" * 100_000, b'{"0": 7}', b"9" * 5000)
 
 
 @pytest.mark.parametrize("content", NO_ITEMS, ids=range(len(NO_ITEMS)))
-def test_published_items_that_are_none(tmp_path, content):
-    corpus = tables(tmp_path, lines())[3].corpus()
-    sids, users = [f"<a_{item}><b_0><c_0>" for item in range(6)], {f"u{user}": user for user in range(4)}
-    write_layout(tmp_path / "p", "Toys", corpus, users, item_records(corpus.items), sids)
-    published_files(tmp_path / "p", "Toys")["items"].write_bytes(content)
+def test_published_items_that_are_none(published, content):
+    published_files(published[0], "Toys")["items"].write_bytes(content)
     with pytest.raises(MinioneRecError, match=r"Toys\.item\.json") as error:
-        read_published(tmp_path / "p", "Toys")
+        read_published(published[0], "Toys")
     assert "\n" not in str(error.value)
 
 
@@ -580,12 +562,8 @@ def test_what_is_no_text_is_reported_by_what_it_is(tmp_path, kind, remedy):
 
 def test_a_pipe_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "visits.csv")
-    config = PrepareConfig(
-        source="tables",
-        interactions=str(tmp_path / "visits.csv"),
-        items=str(put(tmp_path, "items.csv", ITEMS)),
-        output="x",
-    )
+    files = {"interactions": str(tmp_path / "visits.csv"), "items": str(put(tmp_path, "items.csv", ITEMS))}
+    config = PrepareConfig(source="tables", **files, output="x")
     with pytest.raises(MinioneRecError, match=r"visits.csv: is no ordinary file. Give the path of a csv, tsv, jsonl"):
         config.inputs()
 

@@ -6,6 +6,7 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.small_corpus import triples_of
 from support.small_shop import copied, sign, stage
 
 from minionerec.core.errors import ArtefactError
@@ -41,8 +42,13 @@ def one(name, value, position=0):
     return change
 
 
+def each(name, change):
+    """Another list in place of each."""
+    return lambda table: put(table, name, [change(own) for own in table[name].to_pylist()])
+
+
 def every(name, value):
-    return lambda table: put(table, name, [[value] * len(each) for each in table[name].to_pylist()])
+    return each(name, lambda own: [value] * len(own))
 
 
 def instead(name, value):
@@ -51,7 +57,7 @@ def instead(name, value):
 
 
 def longer(name):
-    return lambda table: put(table, name, [[*each, each[-1]] for each in table[name].to_pylist()])
+    return each(name, lambda own: [*own, own[-1]])
 
 
 def moved(name):
@@ -92,6 +98,7 @@ FLAWS = {
        for name in LISTS},
     **{f"{name} of a wider type": (cast(name, pa.list_(pa.int64())), f"column '{name}' holds list<.*int64>; expected")
        for name in ("items", "rows", "splits")},
+    "unsigned times": (cast("times", pa.list_(pa.uint64())), "column 'times' holds list<.*uint64>; expected lists"),
     "times of a narrower type": (
         lambda table: put(table, "times", [[1] * len(each) for each in table["items"]], pa.list_(pa.int32())),
         "column 'times' holds list<.*int32>; expected lists of int64",
@@ -106,6 +113,10 @@ FLAWS = {
     **{f"no list of {name}": (instead(name, None), f"column '{name}' has missing values") for name in LISTS},
     **{f"a gap in {name}": (one(name, None), f"column '{name}' has missing values") for name in LISTS},
     **{f"only gaps in {name}": (every(name, None), f"column '{name}' has missing values") for name in LISTS},
+    "a gap in each list of times": (each("times", lambda own: [None, *own[1:]]), "column 'times' has missing values"),
+    "no last list of times": (
+        lambda table: put(table, "times", [*table["times"].to_pylist()[:-1], None]), "column 'times' has missing values"
+    ),
     "an item beyond the catalogue": (one("items", 12), "column 'items' holds 12; expected 0 to 11"),
     "items beyond the catalogue": (every("items", 99), "column 'items' holds 99; expected 0 to 11"),
     "an item below zero": (one("items", -1), "column 'items' holds -1; expected 0 to 11"),
@@ -117,6 +128,7 @@ FLAWS = {
        for name in ("times", "rows", "splits")},
     **{f"{name} in another's list": (moved(name), f"column '{name}' has lists of other lengths than 'items'")
        for name in ("times", "rows", "splits")},
+    "times shorter than items": (each("times", lambda own: own[:-1]), "has lists of other lengths than 'items'"),
     "an empty list": (instead("rows", []), "column 'rows' has lists of other lengths than 'items'"),
     "a row of no split": (one("splits", -1, -1), "'rows' and 'splits' disagree"),
     "a split without a row": (one("rows", -1, -1), "'rows' and 'splits' disagree"),
@@ -148,7 +160,7 @@ def parts(shop, tmp_path, monkeypatch):
 
 
 def content(corpus):
-    return [[(user, past.tolist(), target) for user, past, target in rows] for rows in corpus.splits().values()]
+    return [triples_of(rows) for rows in corpus.splits().values()]
 
 
 def test_what_is_rewritten_without_a_flaw_is_read_as_before(shop, folder, parts):

@@ -1,10 +1,11 @@
 """What the project takes from others: versions are pinned, licences among those that are allowed."""
 
+import contextlib
 import re
 from importlib import metadata
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.paths import ROOT
+
 ALLOWED = re.compile(
     r"MIT|MIT License|MIT-CMU|0?BSD|BSD License|(3-Clause )?BSD( License)?|BSD-[23]-Clause|Apache[ -]2\.0|"
     r"Apache 2\.0 License|Apache Software License( 2\.0)?|Apache-2\.0 WITH LLVM-exception|PSF-2\.0|"
@@ -30,16 +31,18 @@ def pinned() -> dict[str, str]:
     return {normal(name): version for name, _, version in pins}
 
 
+def installed() -> dict[str, str]:
+    """What is pinned and is no package of another platform, and the versions that are installed."""
+    found = {}
+    for name in pinned():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name).partition("+")[0]
+    return found
+
+
 def test_what_is_installed_is_what_is_pinned():
-    others = {}
-    for name, version in pinned().items():
-        try:
-            found = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue  # of another platform
-        if found.partition("+")[0] != version:
-            others[name] = (version, found)
-    assert others == {}
+    pins = pinned()
+    assert {name: (pins[name], found) for name, found in installed().items() if found != pins[name]} == {}
 
 
 def test_every_pinned_file_has_its_hash():
@@ -65,12 +68,5 @@ def licences(name: str) -> list[str]:
 
 
 def test_every_licence_is_allowed():
-    refused = {}
-    for name in pinned():
-        try:
-            others = [licence for licence in licences(name) if not ALLOWED.fullmatch(licence.strip())]
-        except metadata.PackageNotFoundError:
-            continue
-        if others:
-            refused[name] = others
-    assert refused == {}
+    refused = {name: [each for each in licences(name) if not ALLOWED.fullmatch(each.strip())] for name in installed()}
+    assert {name: others for name, others in refused.items() if others} == {}

@@ -19,12 +19,7 @@ EVENLY = [(user, timestamp // 3) for timestamp in range(30) for user in range(3)
 def source_of(pairs, ticks=1):
     """A source whose i-th interaction is item i, chosen by a user at a timestamp."""
     names = sorted({user for user, _ in pairs})
-    return Source(
-        items=item_table([f"i{position:05d}" for position in range(len(pairs))]),
-        users=np.array([names.index(user) for user, _ in pairs], dtype=np.int32),
-        item_index=np.arange(len(pairs), dtype=np.int32),
-        times=np.array([timestamp for _, timestamp in pairs], dtype=np.int64) * ticks,
-        user_ids=pa.array([f"u{user}" for user in names]),
-        where="made up",
-        ticks=ticks,
-    )
+    items, index = item_table([f"i{n:05d}" for n in range(len(pairs))]), np.arange(len(pairs), dtype=np.int32)
+    users = np.array([names.index(user) for user, _ in pairs], dtype=np.int32)
+    times = np.array([timestamp for _, timestamp in pairs], dtype=np.int64) * ticks
+    return Source(items, users, index, times, pa.array([f"u{user}" for user in names]), "made up", ticks)

@@ -28,15 +28,9 @@ def random_catalogue(codes, tokens, counts=None, off=(), seed=0, **changes) -> C
         changes: Other settings of `CatalogueConfig`.
     """
     torch.manual_seed(seed)
-    shape = {
-        "vocab_size": int(tokens.max()) + 1,
-        "max_history": 6,
-        "hidden_size": 16,
-        "num_attention_heads": 2,
-        "intermediate_size": 24,
-        "reach": 4,
-        **{name: False for name in off if name not in ("vectors", "transitions")},
-    }
+    shape = {"vocab_size": int(tokens.max()) + 1, "max_history": 6, "hidden_size": 16, "num_attention_heads": 2}
+    shape |= {"intermediate_size": 24, "reach": 4}
+    shape |= {name: False for name in off if name not in ("vectors", "transitions")}
     text = None if "vectors" in off else np.random.default_rng(0).normal(size=(len(codes), 5)).astype(np.float32)
     config = CatalogueConfig(**{**shape, **changes})
     model = build_catalogue(config, codes, tokens, text, None if "transitions" in off else counts)

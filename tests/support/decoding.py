@@ -4,17 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from transformers import (
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LogitsProcessor,
-    LogitsProcessorList,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.decoder import length_batches
@@ -22,29 +12,15 @@ from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.trie import Trie
 
 VOCABULARY = 64
-FAMILIES = {
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "llama": (LlamaConfig, LlamaForCausalLM),
-}
+FAMILIES = ("qwen2", "qwen3", "llama")
 
 
 def tiny_model(family="qwen2", tied=False, attention="sdpa", seed=0, **settings):
     torch.manual_seed(seed)
-    config_class, model_class = FAMILIES[family]
-    shape = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "intermediate_size": 48,
-        "initializer_range": 0.4,
-    }
-    config = config_class(**{**shape, **settings}, tie_word_embeddings=tied)
-    config._attn_implementation = attention
-    return model_class(config).eval()
+    shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48, "initializer_range": 0.4}
+    config = CONFIG_MAPPING[family](**{**shape, **settings}, tie_word_embeddings=tied)
+    return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
 
 
 def token_ids(levels, size):
@@ -79,17 +55,12 @@ def stock_generate(model, prompts, beams, steps, processor=None, **settings):
     width = max(map(len, prompts))
     mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
     plain = {"do_sample": False, "length_penalty": 0.0, "pad_token_id": 0, "eos_token_id": None}
+    plain |= {"num_beams": beams, "num_return_sequences": beams, "max_new_tokens": steps}
+    plain |= {"return_dict_in_generate": True, "output_scores": True}
     return model.generate(
         torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]),
         attention_mask=torch.tensor(mask),
-        generation_config=GenerationConfig(
-            num_beams=beams,
-            num_return_sequences=beams,
-            max_new_tokens=steps,
-            return_dict_in_generate=True,
-            output_scores=True,
-            **{**plain, **settings},
-        ),
+        generation_config=GenerationConfig(**{**plain, **settings}),
         logits_processor=LogitsProcessorList([] if processor is None else [processor]),
     )
 

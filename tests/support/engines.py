@@ -47,17 +47,10 @@ def sources(draw, *, kinds=("whole", "negative", "fractions", "parts", "millisec
         "none": (None, 1),
     }[kind]
     users = chance.integers(0, len(people), size).astype(np.int32)
-    return Source(
-        items=item_table(items, title=[draw(st.sampled_from(["", "x"])) for _ in items]),
-        users=users,
-        item_index=chance.integers(0, len(items), size).astype(np.int32),
-        times=times,
-        user_ids=pa.array(people),
-        where="made up",
-        ticks=ticks,
-        events=("view", "cart", "purchase"),
-        event_numbers=chance.integers(0, 3, size).astype(np.int16),
-    )
+    table = item_table(items, title=[draw(st.sampled_from(["", "x"])) for _ in items])
+    index = chance.integers(0, len(items), size).astype(np.int32)
+    events = {"events": ("view", "cart", "purchase"), "event_numbers": chance.integers(0, 3, size).astype(np.int16)}
+    return Source(table, users, index, times, pa.array(people), "made up", ticks, **events)
 
 
 def prepared(folder, engine="duckdb", **settings):

@@ -43,9 +43,8 @@ def made(tmp_path_factory) -> Path:
         histories = [rng.integers(0, 6, rng.integers(1, 5)) for _ in range(n)]
         return SplitExamples.of(users, histories, [4, 4, *rng.integers(0, 6, n - 2)])
 
-    Corpus(items, rows(30, 0), rows(5, 1), rows(40, 2), "leave-last-out", 10).save(
-        folder / "corpus", config={}, inputs={}
-    )
+    corpus = Corpus(items, rows(30, 0), rows(5, 1), rows(40, 2), "leave-last-out", 10)
+    corpus.save(folder / "corpus", config={}, inputs={})
     table = SidTable(CODES, list("uvwxyz"))
     with write_artefact(folder / "sids", "sids", config={}) as sids_folder:
         table.save_index(sids_folder / "index.json")
@@ -60,24 +59,17 @@ def made(tmp_path_factory) -> Path:
 
 
 def config(folder: Path, **changes) -> EvalConfig:
-    settings = {
-        "corpus": str(folder / "corpus"),
-        "checkpoint": str(folder / "checkpoint"),
-        "output": str(folder / "eval"),
-        "beams": 5,
-        "ks": [1, 5],
-        "resamples": 50,
-    }
-    return EvalConfig(**{**settings, **changes})
+    paths = {"corpus": "corpus", "checkpoint": "checkpoint", "output": "eval"}
+    settings = {name: str(folder / path) for name, path in paths.items()}
+    return EvalConfig(**{**settings, "beams": 5, "ks": [1, 5], "resamples": 50, **changes})
 
 
 def copy_artefact(source: Path, target: Path, counts: dict | None = None, **texts: str) -> Path:
     """An artefact of the same kind with some counts and files written anew, as its stage would have done."""
     manifest = read_manifest(source)
-    kept = {name: manifest[name] for name in ("config", "seed", "stage")} | {
-        "counts": {**manifest["counts"], **(counts or {})}
-    }
-    with write_artefact(target, manifest["kind"], **kept) as folder:
+    kept = {name: manifest[name] for name in ("config", "seed", "stage")}
+    counts = {**manifest["counts"], **(counts or {})}
+    with write_artefact(target, manifest["kind"], **kept, counts=counts) as folder:
         for name in manifest["files"]:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
@@ -92,8 +84,7 @@ class Interrupted(Exception):
 
 def interrupted(monkeypatch, run, output, after):
     """Runs an evaluation that is cut off when some shards are written; gives what is left of it."""
-    written = []
-    write = shards._write_shard
+    written, write = [], shards._write_shard
 
     def dying(*args):
         if len(written) == after:
@@ -101,10 +92,9 @@ def interrupted(monkeypatch, run, output, after):
         written.append(args[0])
         write(*args)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(shards, "_write_shard", dying)
-        with pytest.raises(Interrupted):
-            run()
+        run()
     assert not output.exists()
     return written
 
@@ -113,20 +103,15 @@ def launch(processes, folder, output, **environment):
     """An evaluation in processes of its own, of the settings in a folder's eval.yaml."""
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else []
     script = str(ROOT / "scripts" / "eval_beam.py")
-    return subprocess.Popen(
-        [python(), *launcher, script, "--config", str(folder / "eval.yaml"), "--output", str(output)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = [python(), *launcher, script, "--config", str(folder / "eval.yaml"), "--output", str(output)]
+    about = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(words, **about, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
 
 
 def by_name(predictions: Predictions) -> list[dict[str, float]]:
     """Scores of each example's list by SID, or title."""
-    return [
-        dict(zip(sids, scores, strict=True)) for sids, scores in zip(predictions.sids, predictions.scores, strict=True)
-    ]
+    lists = zip(predictions.sids, predictions.scores, strict=True)
+    return [dict(zip(sids, scores, strict=True)) for sids, scores in lists]
 
 
 def assistant_scores(model: Path, corpus: Corpus, names: list[str]) -> list[dict[str, float]]:

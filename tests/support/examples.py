@@ -74,14 +74,11 @@ def from_blocks(run, config):
 def source_of(*users, n_items=0):
     """Users u0, u1, ... with lists of items from 1, oldest first."""
     n_items = n_items or max((item for items in users for item in items), default=0)
-    return Source(
-        items=pd.DataFrame({"item_id": [str(i + 1) for i in range(n_items)], "title": "", "description": ""}),
-        users=np.repeat(np.arange(len(users), dtype=np.int32), [len(items) for items in users]),
-        item_index=np.array([item - 1 for items in users for item in items], dtype=np.int32),
-        times=None,
-        user_ids=pa.array([f"u{number}" for number in range(len(users))], pa.string()),
-        where="made",
-    )
+    table = pd.DataFrame({"item_id": [str(i + 1) for i in range(n_items)], "title": "", "description": ""})
+    numbers = np.repeat(np.arange(len(users), dtype=np.int32), [len(items) for items in users])
+    index = np.array([item - 1 for items in users for item in items], dtype=np.int32)
+    ids = pa.array([f"u{number}" for number in range(len(users))], pa.string())
+    return Source(table, numbers, index, None, ids, "made")
 
 
 @dataclass(frozen=True)
@@ -124,15 +121,9 @@ def sid_windows(corpus, table, recency, session_context=False):
 def training_examples(bundle, builder, config, corpus=None, folder=None):
     """The training examples of a corpus, that of a builder if None: a data set, and what it is of."""
     names = ("max_prompt_length", "all_positions", "variants", "max_tokens", "recency")
-    maker = SftExamples(
-        bundle.tokenizer,
-        builder,
-        corpus or builder.corpus,
-        config.tasks,
-        config.seed,
-        teacher=bool(config.teacher),
-        **{name: getattr(config, name) for name in names},
-    )
+    settings = {"teacher": bool(config.teacher), **{name: getattr(config, name) for name in names}}
+    corpus = corpus or builder.corpus
+    maker = SftExamples(bundle.tokenizer, builder, corpus, config.tasks, config.seed, **settings)
     with tempfile.TemporaryDirectory() as path:
         found = training_set(maker, Path(folder or path))
         return found.rows, found
@@ -157,9 +148,7 @@ def tokenised_rows(bundle, builder, max_prompt_length, recency=0.0, **settings):
 
 def listed(columns, counted):
     """Columns as lists, one for each name of `COLUMNS`."""
-    found = {
-        name: [part.tolist() for part in np.split(values, np.cumsum(lengths)[:-1])]
-        for name, (values, lengths) in columns.items()
-    }
+    parts = {name: np.split(values, np.cumsum(lengths)[:-1]) for name, (values, lengths) in columns.items()}
+    found = {name: [part.tolist() for part in each] for name, each in parts.items()}
     none = [[] for _ in range(counted["rows"])]
     return {name: list(found.get(name, none)) for name in COLUMNS}

@@ -53,20 +53,11 @@ def launch(
         note.unlink()
     conditioned = {"notes": str(notes), "die": die, "rank": rank, "whole": whole, "number": number}
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world), "-m", "support.launched"]
-    done = subprocess.run(
-        [sys.executable, *words, name, "--config", f"{name}.yaml"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={
-            **os.environ,
-            HERE: json.dumps(conditioned),
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-            "ACCELERATE_USE_CPU": "true",
-            "OMP_NUM_THREADS": "1",
-        },
-    )
+    variables = {HERE: json.dumps(conditioned), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    variables |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, *words, name, "--config", f"{name}.yaml"]
+    about = {"cwd": folder, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(words, **about, env={**os.environ, **variables})
     if die is None:
         assert done.returncode == 0, done.stderr
         return [json.loads((notes / f"{number}.json").read_text()) for number in range(world)]
@@ -80,14 +71,9 @@ def by_zero_2(script: str, config: Any) -> str:
     """Run a script as a user types it, by `accelerate launch` with DeepSpeed on two CPU processes; what it reported."""
     path = Path(f"{config.output}.yaml")
     path.write_text(yaml.safe_dump(asdict(config)))
-    words = ["-m", "accelerate.commands.launch", "--config_file", "ds_configs/zero2_cpu.yaml", script]
-    done = subprocess.run(
-        [sys.executable, *words, "--config", path],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    words = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "ds_configs/zero2_cpu.yaml", script]
+    about = {"cwd": ROOT, "capture_output": True, "text": True}
+    done = subprocess.run([*words, "--config", path], **about, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert "DeepSpeed" in done.stderr
     return done.stderr

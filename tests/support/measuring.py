@@ -7,7 +7,6 @@ from minionerec.metrics.statistics import paired_differences
 
 
 def paired_bootstrap(first, second, *settings, **named):
-    """`paired_differences` of one metric."""
     return paired_differences({"": first}, {"": second}, *settings, **named)[""]
 
 

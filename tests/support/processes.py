@@ -47,15 +47,8 @@ def stage_in_processes(run: Callable[[Any], Any], config: Any, world: int) -> No
 
 
 def _child(run: Callable[[Any], Any], config: Any, rank: int, world: int, port: int) -> None:
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(world),
-        LOCAL_WORLD_SIZE=str(world),
-        MASTER_ADDR="localhost",
-        MASTER_PORT=str(port),
-        ACCELERATE_USE_CPU="true",
-    )
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port), ACCELERATE_USE_CPU="true")
     quicken()
     run(config)
 

@@ -25,42 +25,21 @@ class Setting(NamedTuple):
 
 
 # PyTorch, oneDNN and MKL; then OpenBLAS (NumPy, SciPy), Faiss and NumPy itself.
+LIBRARIES = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+LIBRARIES += ("OPENBLAS_CORETYPE", "FAISS_OPT_LEVEL", "NPY_DISABLE_CPU_FEATURES")
+AVX2 = ("avx2", "AVX2", "AVX2", "Haswell", "avx2", "X86_V4 AVX512_ICL AVX512_SPR")
+SSE4 = ("default", "SSE41", "SSE4_2", "Nehalem", "generic", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR")
 SETTINGS = (
     Setting("the machine's own", 3, 1, {}),
-    Setting(
-        "AVX2",
-        2,
-        2,
-        {
-            "ATEN_CPU_CAPABILITY": "avx2",
-            "DNNL_MAX_CPU_ISA": "AVX2",
-            "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-            "OPENBLAS_CORETYPE": "Haswell",
-            "FAISS_OPT_LEVEL": "avx2",
-            "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
-        },
-    ),
-    Setting(
-        "SSE4",
-        1,
-        3,
-        {
-            "ATEN_CPU_CAPABILITY": "default",
-            "DNNL_MAX_CPU_ISA": "SSE41",
-            "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-            "OPENBLAS_CORETYPE": "Nehalem",
-            "FAISS_OPT_LEVEL": "generic",
-            "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
-        },
-    ),
+    Setting("AVX2", 2, 2, dict(zip(LIBRARIES, AVX2, strict=True))),
+    Setting("SSE4", 1, 3, dict(zip(LIBRARIES, SSE4, strict=True))),
 )
 
 
 def command_of(setting: Setting, words: list[str]) -> tuple[list[str], dict[str, str]]:
     """The words and the environment of a run of pytest, without the caller's own variables of this kind."""
     beside = ["-n", str(setting.workers), "--dist", "loadfile", "--no-loadscope-reorder"] if setting.workers > 1 else []
-    known = {name for each in SETTINGS for name in each.variables}
-    environment = {name: value for name, value in os.environ.items() if name not in known}
+    environment = {name: value for name, value in os.environ.items() if name not in LIBRARIES}
     environment |= {"OMP_NUM_THREADS": str(setting.threads), **setting.variables}
     environment |= {"OMP_WAIT_POLICY": "PASSIVE"}  # more threads than processors: none takes time while it waits
     patience = ["--timeout", "3000"]  # a test takes longer with few instructions

@@ -6,55 +6,24 @@ from pathlib import Path
 
 
 def amazon_2018(user, item, time):
-    return {
-        "overall": 5.0,
-        "verified": True,
-        "reviewerID": user,
-        "asin": item,
-        "style": {"Size:": " M"},
-        "reviewText": f'He said "{item}"\nand {{left}}',
-        "unixReviewTime": time,
-    }
+    text = {"overall": 5.0, "verified": True, "style": {"Size:": " M"}, "reviewText": f'He said "{item}"\nand {{left}}'}
+    return {**text, "reviewerID": user, "asin": item, "unixReviewTime": time}
 
 
 def amazon_2018_item(item, title, description):
-    return {
-        "category": ["Shop", "Things"],
-        "tech1": "",
-        "description": [description] if description else [],
-        "title": title,
-        "also_buy": ["x"],
-        "brand": "Acme",
-        "asin": item,
-    }
+    text = {"title": title, "description": [description] if description else [], "brand": "Acme"}
+    return {"category": ["Shop", "Things"], "tech1": "", **text, "also_buy": ["x"], "asin": item}
 
 
 def amazon_2023(user, item, time):
-    return {
-        "rating": 4.0,
-        "title": "Good",
-        "text": "…",
-        "images": [],
-        "asin": f"{item}-blue",
-        "parent_asin": item,
-        "user_id": user,
-        "timestamp": time * 1000,
-        "verified_purchase": True,
-    }
+    text = {"rating": 4.0, "title": "Good", "text": "…", "images": [], "verified_purchase": True}
+    return {**text, "asin": f"{item}-blue", "parent_asin": item, "user_id": user, "timestamp": time * 1000}
 
 
 def amazon_2023_item(item, title, description):
-    return {
-        "main_category": "Shop",
-        "title": title,
-        "average_rating": 4.1,
-        "features": ["strong"],
-        "description": [description] if description else [],
-        "store": "Acme",
-        "categories": ["Shop", "Things"],
-        "details": {"Colour": "blue"},
-        "parent_asin": item,
-    }
+    text = {"title": title, "description": [description] if description else [], "store": "Acme"}
+    more = {"main_category": "Shop", "average_rating": 4.1, "features": ["strong"], "details": {"Colour": "blue"}}
+    return {**more, **text, "categories": ["Shop", "Things"], "parent_asin": item}
 
 
 MAKERS = {"amazon2018": (amazon_2018, amazon_2018_item), "amazon2023": (amazon_2023, amazon_2023_item)}
@@ -64,12 +33,8 @@ def write_amazon(folder: Path, edition: str, interactions, items, suffix=".json.
     """Write (user, item, seconds) and (item, title, description) as an edition's two files; their settings."""
     review, record = MAKERS[edition]
     paths = {"interactions": folder / f"reviews{suffix}", "items": folder / f"meta{suffix}"}
-    lines = {
-        "interactions": [json.dumps(review(*visit)) for visit in interactions],
-        "items": [json.dumps(record(*item)) for item in items],
-    }
-    for name, path in paths.items():
-        write_text(path, "".join(f"{line}\n" for line in lines[name]))
+    for name, make, rows in (("interactions", review, interactions), ("items", record, items)):
+        write_text(paths[name], "".join(json.dumps(make(*row)) + "\n" for row in rows))
     return {name: str(path) for name, path in paths.items()}
 
 

@@ -20,17 +20,11 @@ def lists_of(ranks, targets, list_length=20, n_items=1000):
     items = []
     for target, rank in zip(targets.tolist(), ranks, strict=True):
         others = [item for item in range(n_items - 1, n_items - list_length - 2, -1) if item != target][:list_length]
-        items.append(
-            [*others[: rank - 1], target, *others[rank - 1 :]][:list_length] if rank <= list_length else others
-        )
-    return Predictions(
-        [f"u{row}" for row in range(len(targets))],
-        targets,
-        [""] * len(targets),
-        items,
-        [[""] * list_length for _ in items],
-        [[-float(position) for position in range(list_length)] for _ in items],
-    )
+        listed = [*others[: rank - 1], target, *others[rank - 1 :]] if rank <= list_length else others
+        items.append(listed[:list_length])
+    users, scores = [f"u{row}" for row in range(len(targets))], [-float(position) for position in range(list_length)]
+    sids = [[""] * list_length for _ in items]
+    return Predictions(users, targets, [""] * len(targets), items, sids, [list(scores) for _ in items])
 
 
 def write_run(path, ranks, targets, *, sid_ranks=None, valid=True, lists=None, users=None, given=()):

@@ -19,10 +19,8 @@ def load_script(path):
 
 
 def benchmark(name):
-    """A file of `benchmarks` as a module."""
     return load_script(f"benchmarks/{name}.py")
 
 
 def study(name):
-    """A file of `studies` as a module."""
     return load_script(f"studies/{name}.py")

@@ -46,7 +46,6 @@ class FakeRanker:
 
 
 def expected(history, k, shift=0):
-    """The list of a fake ranker."""
     start = sum(int(item_id[1:]) for item_id in history[-10:]) + shift
     return [f"i{(start + step) % N}" for step in range(k)]
 
@@ -99,12 +98,10 @@ def running(service):
 
 
 def counted(service, name, **labels):
-    """A number of its metrics."""
     return service.metrics.registry.get_sample_value(name, labels)
 
 
 def until(condition, seconds=20):
-    """Wait for a condition."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

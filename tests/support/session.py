@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import RowTimes
-from support.training import N_ITEMS
+from support.training import N_ITEMS, chain_items
 
 LATER_ON = 7
 """The item that is chosen whenever somebody comes back later."""
@@ -39,14 +38,7 @@ def make_session_corpus(folder: Path, users: int = 60, timed: bool = True, seed:
         name: SplitExamples.of(*zip(*rows, strict=True), RowTimes(*np.array(times[name]).T.copy()) if timed else None)
         for name, rows in split.items()
     }
-    names = ["cup", "lamp", "chair", "shelf"]
-    items = pd.DataFrame(
-        {
-            "item_id": [f"i{position}" for position in range(N_ITEMS)],
-            "title": [f"{names[position // 6]} number {position % 6}" for position in range(N_ITEMS)],
-            "description": "",
-        }
-    )
+    items = chain_items().assign(description="")
     corpus = Corpus(items, **tables, split="leave-last-out", max_history=10)
     corpus.save(folder, config={}, inputs={})
     return corpus

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from minionerec.data.corpus import Corpus
+from minionerec.data.layout import item_records, write_layout
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, RowTimes
@@ -15,21 +16,22 @@ from minionerec.data.times import NO_TIME, RowTimes
 
 def make_corpus(titles: list[str], descriptions: list[str] | None = None, item_ids: list[str] | None = None) -> Corpus:
     """A corpus with these items and one row per split."""
-    items = pd.DataFrame(
-        {
-            "item_id": item_ids or [f"i{position}" for position in range(len(titles))],
-            "title": titles,
-            "description": descriptions or [""] * len(titles),
-        }
-    )
+    ids = item_ids or [f"i{position}" for position in range(len(titles))]
+    items = pd.DataFrame({"item_id": ids, "title": titles, "description": descriptions or [""] * len(titles)})
     rows = SplitExamples.of(["u"], [np.array([0], dtype=np.int32)], np.array([0], np.int32))
     return Corpus(items=items, train=rows, valid=rows, test=rows, split="none", max_history=10)
 
 
 def save_corpus(path: Path, titles: list[str], **columns: list[str]) -> Path:
-    """Write such a corpus as an artefact."""
     make_corpus(titles, **columns).save(path, config={}, inputs={})
     return path
+
+
+def write_published(root: Path, category: str, corpus: Corpus) -> None:
+    """Write a corpus of users u0, u1, ... in the published layout; item i has the SID <a_i><b_0><c_0>."""
+    numbers = {user: int(user[1:]) for rows in corpus.splits().values() for user in rows.users}
+    sids = [f"<a_{item}><b_0><c_0>" for item in range(corpus.n_items)]
+    write_layout(root, category, corpus, numbers, item_records(corpus.items), sids)
 
 
 def shop_titles(n: int) -> list[str]:
@@ -46,14 +48,11 @@ def bought_together(unsold: int = 0, more: int = 0, seed: int = 0) -> Corpus:
         more: Users beside the first 40.
         seed: Seed of the interactions.
     """
-    rng, users, histories, targets = np.random.default_rng(seed), [], [], []
+    rng, triples = np.random.default_rng(seed), []
     for user in range(40 + more):
         chosen = (rng.permutation(6)[: rng.integers(3, 6)] * 3 + user % 3).astype(np.int32)
-        for position in range(1, len(chosen)):
-            users.append(f"u{user}")
-            histories.append(chosen[:position])
-            targets.append(chosen[position])
-    train = SplitExamples.of(users, histories, np.array(targets, np.int32))
+        triples += [(f"u{user}", chosen[:position], chosen[position]) for position in range(1, len(chosen))]
+    train = rows_of(triples)
     titles = shop_titles(18)
     corpus = make_corpus([*titles, *titles[:unsold]])
     held_out = train.take(np.arange(4))
@@ -63,6 +62,11 @@ def bought_together(unsold: int = 0, more: int = 0, seed: int = 0) -> Corpus:
 def rows_of(triples, times: RowTimes | None = None) -> SplitExamples:
     """Examples from (user, history, target)."""
     return SplitExamples.of(*([each[column] for each in triples] for column in range(3)), times)
+
+
+def triples_of(rows: SplitExamples) -> list[tuple]:
+    """Examples as (user, history, target), the history a list."""
+    return [(user, history.tolist(), target) for user, history, target in rows]
 
 
 def corpus_of(train, valid, test, n_items: int = 6, max_history: int = 10, split: str = "by hand") -> Corpus:

@@ -12,14 +12,8 @@ import yaml
 from minionerec.core.artefacts import DIGEST, MANIFEST, digest_of, file_sha256
 from support.commands import Outcome, command
 
-LENGTHS = {
-    "epochs": 1,
-    "batch_size": 16,
-    "device_batch_size": 8,
-    "eval_examples": 8,
-    "eval_beams": 10,
-    "evals_per_epoch": 3,
-}
+EVALUATED = {"eval_examples": 8, "eval_beams": 10}
+LENGTHS = {"epochs": 1, "batch_size": 16, "device_batch_size": 8, **EVALUATED, "evals_per_epoch": 3}
 STAGES = {
     "prepare-data": {"source": "tables", "items": "items.csv", "interactions": "interactions.csv", "output": "corpus"},
     "embed-items": {"corpus": "corpus", "output": "vectors", "dimensions": 6},
@@ -34,11 +28,11 @@ STAGES = {
     },
     "grpo": {
         **{"corpus": "corpus", "checkpoint": "sft", "output": "grpo", "generations": 4, "prompts_per_step": 16},
-        **{"prompts_per_device": 8, "max_steps": 4, "eval_examples": 8, "eval_beams": 10, "evals_per_epoch": 4},
+        **{"prompts_per_device": 8, "max_steps": 4, **EVALUATED, "evals_per_epoch": 4},
     },
     "dpo": {
         **{"corpus": "corpus", "checkpoint": "sft", "output": "dpo", "negatives": 3, "prompts_per_step": 32},
-        **{"prompts_per_device": 16, "epochs": 1, "eval_examples": 8, "eval_beams": 10, "evals_per_epoch": 2},
+        **{"prompts_per_device": 16, "epochs": 1, **EVALUATED, "evals_per_epoch": 2},
     },
     "train-tiger": {
         **{"corpus": "corpus", "sids": "sids", "output": "tiger", "hidden_size": 16, "layers": 1, "heads": 2},
@@ -57,9 +51,7 @@ STAGES = {
         **{"corpus": "corpus", "sids": "sids", "predictions": {"sft": "predictions"}, "output": "report"},
         "resamples": 20,
     },
-    "sid-report": {
-        **{"corpus": "corpus", "tables": {"own": "sids"}, "output": "sids-page"},
-    },
+    "sid-report": {"corpus": "corpus", "tables": {"own": "sids"}, "output": "sids-page"},
     "export": {"checkpoint": "sft", "corpus": "corpus", "output": "export"},
     "recommend": {"checkpoint": "sft", "histories": "histories.jsonl", "output": "lists", "k": 3},
 }
@@ -70,9 +62,7 @@ def write_shop(folder: Path) -> None:
     """The two tables, a file of histories, and a file of settings for each stage."""
     rng = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
-    items = [
-        (f"i{position}", f"{['tea', 'ink'][position // 6]} thing {position % 6}", "A thing") for position in range(12)
-    ]
+    items = [(f"i{n}", f"{['tea', 'ink'][n // 6]} thing {n % 6}", "A thing") for n in range(12)]
     interactions = []
     for user in range(40):
         item, time = rng.randrange(12), rng.randrange(1000)
@@ -92,7 +82,6 @@ def write_shop(folder: Path) -> None:
 
 
 def stage(folder: Path, name: str, *words: str) -> Outcome:
-    """Run a stage with its file of settings."""
     return command(folder, name, "--config", f"{name}.yaml", *words)
 
 

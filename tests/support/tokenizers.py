@@ -14,10 +14,8 @@ def save_byte_tokenizer(path, side):
     tokenizer = Tokenizer(models.BPE(vocab={letter: position for position, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, padding_side=side, eos_token="<end>", model_max_length=64
-    )
-    fast.save_pretrained(path)
+    about = {"padding_side": side, "eos_token": "<end>", "model_max_length": 64}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **about).save_pretrained(path)
 
 
 def save_tokenizer(path):
@@ -30,14 +28,8 @@ def save_tokenizer(path):
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     ends = [("[CLS]", 2), ("[SEP]", 3)]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        eos_token="[SEP]",
-        model_max_length=32,
-    ).save_pretrained(path)
+    tokens = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "eos_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens, model_max_length=32).save_pretrained(path)
 
 
 def save_qwen_tokenizer(path, texts):
@@ -57,11 +49,6 @@ def save_qwen_tokenizer(path, texts):
         vocabulary[f"<unreachable {position}>"] = position
     tokenizer.model = models.BPE(vocab=vocabulary, merges=[tuple(pair) for pair in learnt["merges"]])
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|endoftext|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>", "<|im_end|>", *(f"<|added_{number}|>" for number in range(19))],
-        model_max_length=32_768,
-    )
-    fast.save_pretrained(path)
+    added = ["<|im_start|>", "<|im_end|>", *(f"<|added_{number}|>" for number in range(19))]
+    tokens = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "additional_special_tokens": added}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens, model_max_length=32_768).save_pretrained(path)

@@ -19,23 +19,11 @@ SFT |= {"max_prompt_length": 512, "tasks": {"next_sid": 1.0}, "select_by": "loss
 GRPO = {"prompts_per_step": 64, "prompts_per_device": 4, "generations": 16, "beta": 1e-3, "rollouts": "sampling"}
 GRPO |= {"rewards": {"ranking": 1.0}, "sync_steps": 512, "loss": "grpo"}
 GRPO |= {"learning_rate": 1e-5, "schedule": "cosine", "warmup": 0.03, "epochs": 2.0, "patience": 0}
-RECORD = {
-    "command": ["minionerec", "sft"],
-    "commit": "abc123",
-    "started": "2030-01-31T12:00:00Z",
-    "ended": "2030-01-31T12:50:00Z",
-    "seconds": {"all": 3000.0, "train": 2900.0, "validate": 90.0},
-    "resumed_from": None,
-    "machine": {
-        "processor": "Some CPU",
-        "cores": 32,
-        "threads": 8,
-        "memory_bytes": 2**36,
-        "gpus": [{"name": "A40", "memory_bytes": 2**35}] * 4,
-    },
-    "processes": 4,
-    "peak_memory_bytes": 2**31,
-}
+MACHINE = {"processor": "Some CPU", "cores": 32, "threads": 8, "memory_bytes": 2**36}
+MACHINE |= {"gpus": [{"name": "A40", "memory_bytes": 2**35}] * 4}
+RECORD = {"command": ["minionerec", "sft"], "commit": "abc123", "machine": MACHINE, "processes": 4}
+RECORD |= {"started": "2030-01-31T12:00:00Z", "ended": "2030-01-31T12:50:00Z", "resumed_from": None}
+RECORD |= {"seconds": {"all": 3000.0, "train": 2900.0, "validate": 90.0}, "peak_memory_bytes": 2**31}
 
 
 def make_rows(rng, count):
@@ -61,9 +49,8 @@ def make_predictions(rng, rows, table, share):
 
 def checkpoint(folder, settings, counts, inputs, log, stage="sft"):
     """What a training leaves, but for its weights."""
-    with write_artefact(
-        folder, "checkpoint", stage=stage, config=settings, inputs=inputs, counts=counts, seed=42
-    ) as fresh:
+    about = {"stage": stage, "config": settings, "inputs": inputs, "counts": counts, "seed": 42}
+    with write_artefact(folder, "checkpoint", **about) as fresh:
         (fresh / "training_log.json").write_text(json.dumps(log))
 
 
@@ -89,18 +76,11 @@ def write_trained(folder):
     counts = {"best_step": 1650, "best": {"eval_ndcg@10": 0.11}, "steps": 1650}
     checkpoint(folder / "grpo", GRPO, counts, {"checkpoint": folder / "sft"}, log, "grpo")
     for name, share in (("sft", 0.4), ("grpo", 0.6)):
-        make_predictions(rng, corpus.test, table, share).save(
-            folder / f"eval_{name}",
-            config={"beams": 20, "search": "beam", "seen": "keep"},
-            inputs={"checkpoint": folder / name},
-            counts={"split": "test"},
-        )
+        about = {"config": {"beams": 20, "search": "beam", "seen": "keep"}, "counts": {"split": "test"}}
+        predictions = make_predictions(rng, corpus.test, table, share)
+        predictions.save(folder / f"eval_{name}", inputs={"checkpoint": folder / name}, **about)
     for name in ("sft", "eval_sft"):
         record_path(folder / name).write_text(json.dumps(RECORD))
     stages = {"SFT": str(folder / "eval_sft"), "RL": str(folder / "eval_grpo")}
-    return {
-        "corpus": str(folder / "corpus"),
-        "sids": str(folder / "sids"),
-        "stages": stages,
-        "reference": "industrial",
-    }
+    inputs = {"corpus": str(folder / "corpus"), "sids": str(folder / "sids")}
+    return {**inputs, "stages": stages, "reference": "industrial"}

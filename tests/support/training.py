@@ -11,9 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from minionerec.contrib.generative_baselines.config import DpoConfig, TigerTrainConfig
 from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
+from minionerec.data.source import item_table
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
@@ -31,17 +33,16 @@ TRAINED = {"epochs": 24, "all_positions": False, "batch_size": 16, "device_batch
 GROUP = 4
 
 
+def chain_items() -> pd.DataFrame:
+    """Items of four kinds, six of each, with titles and descriptions."""
+    kinds = [kind for kind in ("cup", "lamp", "chair", "shelf") for _ in range(6)]
+    titles = [f"{kind} number {position % 6}" for position, kind in enumerate(kinds)]
+    return item_table([f"i{n}" for n in range(N_ITEMS)], title=titles, description=[f"a {kind}" for kind in kinds])
+
+
 def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[str, str]:
     """A corpus in which item i is followed by item i + 1 (or by any other), and its SIDs."""
-    rng = np.random.default_rng(0)
-    names = ["cup", "lamp", "chair", "shelf"]
-    items = pd.DataFrame(
-        {
-            "item_id": [f"i{position}" for position in range(N_ITEMS)],
-            "title": [f"{names[position // 6]} number {position % 6}" for position in range(N_ITEMS)],
-            "description": [f"a {names[position // 6]}" for position in range(N_ITEMS)],
-        }
-    )
+    rng, items = np.random.default_rng(0), chain_items()
     split: dict[str, list] = {"train": [], "valid": [], "test": []}
     for user in range(users):
         start = int(rng.integers(N_ITEMS))
@@ -58,44 +59,37 @@ def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[
     return str(folder / "corpus"), str(folder / "sids")
 
 
+def _paths(folder: Path, output: str, **inputs: str) -> dict[str, str]:
+    """Settings that name the corpus of a folder, other inputs in it, and an output there."""
+    return {name: str(folder / path) for name, path in {"corpus": "corpus", **inputs, "output": output}.items()}
+
+
+EVALUATED = {"eval_examples": 20, "eval_beams": 10}
+TRAINED_BRIEFLY = {"epochs": 2, "batch_size": 8, "device_batch_size": 8, "learning_rate": 3e-3, "dropout": 0.1}
+
+
 def sft_config(folder: Path, **changes) -> SftConfig:
-    settings = {
-        "corpus": str(folder / "corpus"),
-        "sids": str(folder / "sids"),
-        "output": str(folder / "sft"),
-        **SHAPE,
-        "all_positions": True,
-        "epochs": 2,
-        "batch_size": 8,
-        "device_batch_size": 8,
-        "dropout": 0.1,
-        "learning_rate": 3e-3,
-        "eval_examples": 20,
-        "eval_beams": 10,
-        "select_by": "ndcg",
-    }
-    return SftConfig(**{**settings, **changes})
+    settings = {**_paths(folder, "sft", sids="sids"), **SHAPE, **TRAINED_BRIEFLY, **EVALUATED}
+    return SftConfig(**{**settings, "all_positions": True, "select_by": "ndcg", **changes})
 
 
 def catalogue_config(folder: Path, **changes) -> CatalogueTrainConfig:
-    settings = {
-        "corpus": str(folder / "corpus"),
-        "sids": str(folder / "sids"),
-        "output": str(folder / "catalogue"),
-        "hidden_size": 16,
-        "layers": 1,
-        "heads": 2,
-        "inner_size": 24,
-        "vector_width": 8,
-        "epochs": 2,
-        "batch_size": 8,
-        "device_batch_size": 8,
-        "learning_rate": 3e-3,
-        "eval_examples": 20,
-        "eval_beams": 10,
-        "dropout": 0.1,
-    }
+    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 24, "vector_width": 8}
+    settings = {**_paths(folder, "catalogue", sids="sids"), **shape, **TRAINED_BRIEFLY, **EVALUATED}
     return CatalogueTrainConfig(**{**settings, **changes})
+
+
+def tiger_config(folder: Path, **changes) -> TigerTrainConfig:
+    shape = {"hidden_size": 32, "layers": 1, "heads": 2, "head_size": 8, "inner_size": 48}
+    steps = {"epochs": 2, "batch_size": 16, "device_batch_size": 16, "learning_rate": 1e-2}
+    return TigerTrainConfig(**{**_paths(folder, "tiger", sids="sids"), **shape, **steps, **EVALUATED, **changes})
+
+
+def dpo_config(folder: Path, **changes) -> DpoConfig:
+    """Two epochs of three steps, with a validation after each."""
+    steps = {"tasks": {"next_sid": 0.25}, "prompts_per_step": 8, "prompts_per_device": 4, "epochs": 2, "beta": 0.5}
+    steps |= {"learning_rate": 1e-3, "schedule": "constant", "evals_per_epoch": 3}
+    return DpoConfig(**{**_paths(folder, "dpo", checkpoint="sft"), **steps, **EVALUATED, **changes})
 
 
 def extend_config(folder: Path, checkpoint: Path, output: Path, **changes) -> ExtendConfig:
@@ -243,7 +237,6 @@ def interrupted_in_epoch(monkeypatch, config: SequentialConfig, epoch: int) -> N
 
 
 def log_of(output: str | Path) -> list[dict]:
-    """The log that a training wrote."""
     return read_json(Path(output) / "training_log.json")
 
 
@@ -255,19 +248,6 @@ def logged(output: str | Path, name: str) -> list[float]:
 
 
 def grpo_config(folder: Path, **changes) -> GrpoConfig:
-    settings = {
-        "corpus": str(folder / "corpus"),
-        "checkpoint": str(folder / "sft"),
-        "output": str(folder / "grpo"),
-        "generations": GROUP,
-        "prompts_per_step": 8,
-        "prompts_per_device": 4,
-        "learning_rate": 1e-4,
-        "eval_examples": 20,
-        "eval_beams": 10,
-        "evals_per_epoch": 3,
-        "sync_steps": 2,
-        "epochs": 2,
-        "tasks": {"next_sid": 0.25, "title_to_sid": 1.0},
-    }
-    return GrpoConfig(**{**settings, **changes})
+    steps = {"generations": GROUP, "prompts_per_step": 8, "prompts_per_device": 4, "learning_rate": 1e-4, "epochs": 2}
+    steps |= {"evals_per_epoch": 3, "sync_steps": 2, "tasks": {"next_sid": 0.25, "title_to_sid": 1.0}}
+    return GrpoConfig(**{**_paths(folder, "grpo", checkpoint="sft"), **steps, **EVALUATED, **changes})

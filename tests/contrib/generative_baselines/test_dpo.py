@@ -15,6 +15,7 @@ from support.training import (
     Killed,
     builder_of,
     check_same_run,
+    dpo_config,
     in_parts,
     kill_after,
     log_of,
@@ -26,7 +27,6 @@ from support.training import (
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.contrib.generative_baselines import dpo
-from minionerec.contrib.generative_baselines.config import DpoConfig
 from minionerec.contrib.generative_baselines.dpo import SidDpoTrainer, completion_sums, negatives_of, run_dpo
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
@@ -34,26 +34,6 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.pipeline.sft import run_sft
 from minionerec.training.grpo.prompts import grpo_examples
-
-
-def dpo_config(folder, **changes):
-    """Two epochs of three steps, with a validation after each."""
-    settings = {
-        "corpus": str(folder / "corpus"),
-        "checkpoint": str(folder / "sft"),
-        "output": str(folder / "dpo"),
-        "tasks": {"next_sid": 0.25},
-        "prompts_per_step": 8,
-        "prompts_per_device": 4,
-        "learning_rate": 1e-3,
-        "schedule": "constant",
-        "beta": 0.5,
-        "epochs": 2,
-        "eval_examples": 20,
-        "eval_beams": 10,
-        "evals_per_epoch": 3,
-    }
-    return DpoConfig(**{**settings, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +102,8 @@ def test_popular_sids_are_drawn_more_often(trained, tmp_path):
     bundle, builder, corpus = builder_of(trained)
     targets = np.where(corpus.train.targets < 3, corpus.train.targets, 0)  # item 0 is most of them
     corpus = replace(corpus, train=replace(corpus.train, targets=targets))
-    rows = grpo_examples(
-        builder, bundle.tokenizer, {"title_to_sid": 9.0}, config.prompts_per_step, config.seed, 99, tmp_path / "rows"
-    )
+    about = {"title_to_sid": 9.0}, config.prompts_per_step, config.seed, 99
+    rows = grpo_examples(builder, bundle.tokenizer, *about, tmp_path / "rows")
     of_epoch = negatives_of(config, None, bundle, corpus, rows, None)
     drawn = np.concatenate([of_epoch(epoch) for epoch in range(5)]).ravel()
     popular = bundle.table.sid_numbers[0]
@@ -168,11 +147,8 @@ def test_killed_at_ten_points_with_negatives_that_are_searched(trained, tmp_path
     ("run", "size"), [(run_dpo, 2), (partial(in_parts, run_dpo, tokens=64), 0)], ids=["DDP", "DDP in parts"]
 )
 def test_two_processes_take_the_steps_of_one(trained, tmp_path, run, size):
-    changes = {"epochs": 1, "negatives_from": "beam"}
-    one, two = (
-        dpo_config(trained, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
-        for name, per_device in (("one", 8), ("two", size))
-    )
+    one = dpo_config(trained, output=str(tmp_path / "one"), prompts_per_device=8, epochs=1, negatives_from="beam")
+    two = replace(one, output=str(tmp_path / "two"), prompts_per_device=size)
     run_dpo(one)
     stage_in_processes(run, two, 2)
     names = ("loss", "accuracy", "margin", "log_ratio/target", "log_ratio/negatives", "kl", "grad_norm", "eval_ndcg@10")

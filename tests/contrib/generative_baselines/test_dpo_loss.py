@@ -119,12 +119,8 @@ def test_lists_leave_out_the_target_or_the_last():
 SIDS = [[300, 304], [300, 305, 307], [301, 304], [302, 306, 308]]
 TOKENIZER = train_tokenizer(["a b c"], 300)
 SHAPE = {"hidden_size": 16, "layers": 1, "heads": 2, "kv_heads": 1, "inner_size": 24}
-ROWS = [
-    {"prompt": [5, 9, 7], "target": 1, "tail": [1], "history": None},
-    {"prompt": [8], "target": 0, "tail": [1], "history": None},
-    {"prompt": [5, 6], "target": 3, "tail": [1], "history": None},
-    {"prompt": [4, 4, 4, 4], "target": 2, "tail": [1], "history": None},
-]
+PROMPTS = {1: [5, 9, 7], 0: [8], 3: [5, 6], 2: [4, 4, 4, 4]}
+ROWS = [{"prompt": prompt, "target": target, "tail": [1], "history": None} for target, prompt in PROMPTS.items()]
 
 
 def model_of(seed):
@@ -136,19 +132,10 @@ def model_of(seed):
     return model
 
 
-def trainer_of(folder, negatives, beta, reference, rows=ROWS):
+def trainer_of(folder, negatives, beta, reference):
     args = TrainingArguments(output_dir=str(folder), report_to=[], use_cpu=True, per_device_train_batch_size=4)
-    return SidDpoTrainer(
-        model_of(0),
-        args,
-        rows,
-        TOKENIZER,
-        reference=reference,
-        negatives=lambda epoch: negatives[epoch],
-        beta=beta,
-        sid_tokens=SIDS,
-        steps_per_epoch=10,
-    )
+    about = {"negatives": lambda epoch: negatives[epoch], "beta": beta, "sid_tokens": SIDS, "steps_per_epoch": 10}
+    return SidDpoTrainer(model_of(0), args, ROWS, TOKENIZER, reference=reference, **about)
 
 
 def gradient_of(model):
@@ -235,9 +222,8 @@ def test_targets_come_to_rank_first(tmp_path):
 
     def ranks():
         scores = [[total(trainer.model, row["prompt"], sid + row["tail"]) for sid in SIDS] for row in ROWS]
-        return [
-            sorted(row, reverse=True).index(row[wanted["target"]]) for row, wanted in zip(scores, ROWS, strict=True)
-        ]
+        targets = [row["target"] for row in ROWS]
+        return [sorted(row, reverse=True).index(row[target]) for row, target in zip(scores, targets, strict=True)]
 
     before = ranks()
     for _ in range(15):
@@ -272,15 +258,9 @@ def test_with_one_negative_a_step_is_trls(tmp_path):
 
     reported = {"output_dir": str(tmp_path), "report_to": [], "use_cpu": True, "max_grad_norm": 1e9, "bf16": False}
     reported |= {"per_device_train_batch_size": 4, "max_steps": 1, "logging_steps": 1, "save_strategy": "no"}
-    theirs = _GivenIds(
-        model=model_of(0),
-        ref_model=model_of(1),
-        args=DPOConfig(**reported, beta=0.7, disable_tqdm=True),
-        train_dataset=Dataset.from_dict(pairs),
-        processing_class=TOKENIZER,
-        callbacks=[Keep()],
-    )
-    theirs.train()
+    args, data = DPOConfig(**reported, beta=0.7, disable_tqdm=True), Dataset.from_dict(pairs)
+    about = {"train_dataset": data, "processing_class": TOKENIZER, "callbacks": [Keep()]}
+    _GivenIds(model=model_of(0), ref_model=model_of(1), args=args, **about).train()
     ours = trainer_of(tmp_path, negatives, 0.7, model_of(1))
     ours.state.global_step = 1
     loss = ours.compute_loss(ours.model, {"rows": torch.tensor([0, 1, 2, 3])})

@@ -63,18 +63,9 @@ def made(tmp_path_factory):
 
 
 def config(made, output, **changes):
-    settings = {
-        "corpus": str(made / "corpus"),
-        "checkpoint": str(made / "checkpoint"),
-        "output": str(output),
-        "max_new_tokens": 5,
-        "text_beams": 2,
-        "encoder": "tfidf",
-        "candidates": 7,
-        "ks": [1, 5],
-        "resamples": 20,
-    }
-    return GroundingConfig(**{**settings, **changes})
+    settings = {"corpus": str(made / "corpus"), "checkpoint": str(made / "checkpoint"), "output": str(output)}
+    settings |= {"max_new_tokens": 5, "text_beams": 2, "encoder": "tfidf", "candidates": 7}
+    return GroundingConfig(**{**settings, "ks": [1, 5], "resamples": 20, **changes})
 
 
 class Writer:
@@ -119,9 +110,8 @@ def test_a_title_of_the_catalogue_comes_first_with_all_its_items(made, tmp_path,
     popularity = Corpus.load(made / "corpus").popularity()
     assert popularity[2] > popularity[0]
     wanted = {"red lamp": [2, 0], "oak table": sorted([3, 4], key=lambda item: -popularity[item]), "steel bolt": [6]}
-    for text, items, scores, sids in zip(
-        texts_of(output), predictions.items, predictions.scores, predictions.sids, strict=True
-    ):
+    lists = predictions.items, predictions.scores, predictions.sids
+    for text, items, scores, sids in zip(texts_of(output), *lists, strict=True):
         first = wanted[" ".join(text.replace('"', " ").split())]
         assert items[: len(first)] == first
         assert scores[: len(first)] == [0] * len(first) and scores[len(first)] < 0
@@ -222,9 +212,8 @@ def test_validation_rows_may_be_drawn_and_an_exponent_given(made, tmp_path, writ
     writes("red lamp", "long bolt")
     asked = {"weights": "popularity", "gammas": GAMMAS, "valid_examples": 5}
     one, two = (run_grounding(config(made, tmp_path / f"out{seed}", seed=seed, **asked)).output for seed in (0, 1))
-    rows_of = [
-        pd.read_parquet(folder / "texts.parquet").query("split == 'valid'")["row"].tolist() for folder in (one, two)
-    ]
+    texts = [pd.read_parquet(folder / "texts.parquet") for folder in (one, two)]
+    rows_of = [table.query("split == 'valid'")["row"].tolist() for table in texts]
     assert [len(rows) for rows in rows_of] == [5, 5] and rows_of[0] != rows_of[1]
     given = run_grounding(config(made, tmp_path / "given", weights="popularity", gammas=[3])).output
     assert read_manifest(given)["counts"]["gamma"] == 3 and texts_of(given, "valid") == []
@@ -239,25 +228,29 @@ def train_sasrec(corpus, output, **changes):
     return output / "model"
 
 
+def save_without_a_history(made, path):
+    """Write the corpus with an empty history in the first test example; gives the corpus as it was."""
+    corpus = Corpus.load(made / "corpus")
+    histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
+    test = SplitExamples.of(corpus.test.users, histories, corpus.test.targets)
+    replace(corpus, test=test).save(path, config={}, inputs={})
+    return corpus
+
+
 def check_pulled(found, plain, logits, gamma):
     """Lists are those of no weights, pulled by a model's logits."""
     for row, (items, scores) in enumerate(zip(found.items, found.scores, strict=True)):
         weights = row_min_max(logits[row])
         before = dict(zip(plain.items[row], plain.scores[row], strict=True))
-        heaviest = {
-            item: max(weights[other] for other in (0, 2)) if item in (0, 2) else weights[item] for item in items
-        }
-        wanted = [before[item] / (1 + heaviest[item]) ** gamma for item in items]
+        weights[[0, 2]] = weights[[0, 2]].max()  # which have one title
+        wanted = [before[item] / (1 + weights[item]) ** gamma for item in items]
         np.testing.assert_allclose(scores, wanted, atol=1e-6)
 
 
 def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
     writes("red lamp", "long bolt", "blue table")
     model = train_sasrec(made / "corpus", tmp_path / "sasrec")
-    corpus = Corpus.load(made / "corpus")
-    histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
-    test = SplitExamples.of(corpus.test.users, histories, corpus.test.targets)
-    replace(corpus, test=test).save(tmp_path / "corpus", config={}, inputs={})
+    corpus = save_without_a_history(made, tmp_path / "corpus")
     asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
     output = run_grounding(config(made, tmp_path / "out", **asked)).output
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
@@ -283,12 +276,8 @@ def test_a_sequential_model_is_given_session_contexts(made, tmp_path, writes):
     corpus = replace(corpus, train=train[0], valid=valid[0], test=test[0])
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     model = train_sasrec(tmp_path / "corpus", tmp_path / "sasrec", session_context=True, learning_rate=0.1)
-    asked = {
-        "corpus": str(tmp_path / "corpus"),
-        "weights": "sequential",
-        "sequential": str(model),
-        "gammas": [2.0, 3.0],
-    }
+    weighed = {"weights": "sequential", "sequential": str(model), "gammas": [2.0, 3.0]}
+    asked = {"corpus": str(tmp_path / "corpus"), **weighed}
     ranker, histories = load_ranker(model, corpus), list(corpus.test.histories)
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain", corpus=asked["corpus"])).output)
     reported = {}
@@ -304,10 +293,7 @@ def test_a_sequential_model_is_given_session_contexts(made, tmp_path, writes):
 
 def test_an_empty_history_is_weighed_by_popularity(made, tmp_path, writes):
     writes("long bolt")
-    corpus = Corpus.load(made / "corpus")
-    histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
-    test = SplitExamples.of(corpus.test.users, histories, corpus.test.targets)
-    replace(corpus, test=test).save(tmp_path / "corpus", config={}, inputs={})
+    save_without_a_history(made, tmp_path / "corpus")
     model = train_sasrec(tmp_path / "corpus", tmp_path / "sasrec")
     asked = {"corpus": str(tmp_path / "corpus"), "gammas": [2]}
     by_model = config(made, tmp_path / "a", weights="sequential", sequential=str(model), **asked)

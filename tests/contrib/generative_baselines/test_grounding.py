@@ -78,11 +78,8 @@ def test_gamma_0_keeps_the_order_and_no_gamma_moves_the_first():
         found = best_titles(reweight(distances, weights, gamma), tie_order, 30)[0]
         np.testing.assert_array_equal(found[:, 0], plain[:, 0])
         assert not np.array_equal(found, plain)
-        np.testing.assert_allclose(
-            reweight(distances, weights, gamma)[3, 4],
-            (distances[3, 4] - distances[3].min()) / np.ptp(distances[3]) / (1 + weights[3, 4]) ** gamma,
-            rtol=1e-12,
-        )
+        wanted = (distances[3, 4] - distances[3].min()) / np.ptp(distances[3]) / (1 + weights[3, 4]) ** gamma
+        np.testing.assert_allclose(reweight(distances, weights, gamma)[3, 4], wanted, rtol=1e-12)
 
 
 def test_more_weight_never_ranks_worse():
@@ -93,10 +90,8 @@ def test_more_weight_never_ranks_worse():
         heavier = weights.copy()
         heavier[title] += 0.4
         for gamma in (0.0, 0.5, 7.0):
-            before, after = (
-                target_ranks(reweight(distances, each, gamma), np.array([title]), tie_order)[0]
-                for each in (weights, heavier)
-            )
+            scores = [reweight(distances, each, gamma) for each in (weights, heavier)]
+            before, after = (target_ranks(each, np.array([title]), tie_order)[0] for each in scores)
             assert after <= before
 
 

@@ -5,11 +5,11 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from support.decoding import lists, random_trie, token_ids
+from support.decoding import AllowedTokens, lists, random_trie, stock_generate, token_ids
 from support.devices import same_lists
 from support.rounding import assert_best, assert_near
 from support.scripts import benchmark
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import PrefixConstrainedLogitsProcessor, T5Config, T5ForConditionalGeneration
 
 from minionerec.contrib.generative_baselines.tiger import TigerConfig, TigerModel, sid_tokenizer
 from minionerec.models.decoding.beam import beam_search, sample_search
@@ -41,11 +41,8 @@ def trie_of(levels, n=60, seed=0):
 
 
 def tokens_of(trie):
-    """The tokens of each SID."""
-    return [
-        [int(trie.code_tokens[level, code]) for level, code in enumerate(row) if code >= 0]
-        for row in trie.codes().tolist()
-    ]
+    rows, tokens = trie.codes().tolist(), trie.code_tokens.tolist()
+    return [[tokens[level][code] for level, code in enumerate(row) if code >= 0] for row in rows]
 
 
 def brute_force(model, prompt, trie):
@@ -55,13 +52,8 @@ def brute_force(model, prompt, trie):
     with torch.no_grad():
         exact = deepcopy(model).double()
         logits = exact(input_ids=torch.tensor([prompt] * len(sids)), decoder_input_ids=reported).logits
-    steps = logits.log_softmax(-1)
-    return np.array(
-        [
-            sum(float(row[position, token]) for position, token in enumerate(tokens))
-            for row, tokens in zip(steps, sids, strict=True)
-        ]
-    )
+    scores = zip(logits.log_softmax(-1), sids, strict=True)
+    return np.array([float(row[torch.arange(len(tokens)), tokens].sum()) for row, tokens in scores])
 
 
 def test_the_published_shape_is_the_default():
@@ -88,11 +80,8 @@ def test_numbers_of_parameters(vocabulary, width, parameters):
         model = TigerModel(TigerConfig(vocab_size=vocabulary, d_model=width))
     assert model.num_parameters() == parameters
     if width == 128:
-        sizes = [
-            sum(p.numel() for name, p in stack.named_parameters() if "embed" not in name)
-            for stack in (model.encoder, model.decoder)
-        ]
-        assert sizes == [1_836_352, 2_623_296]
+        for stack, size in ((model.encoder, 1_836_352), (model.decoder, 2_623_296)):
+            assert sum(p.numel() for name, p in stack.named_parameters() if "embed" not in name) == size
 
 
 def test_the_vocabulary_is_pad_end_and_the_codes():
@@ -120,9 +109,8 @@ def test_scores_along_a_path_are_those_of_t5(scaled):
             parents = torch.full_like(tokens, -1) if depth == 0 else tokens.new_tensor([[-1, 2 * depth - 1]] * 4)
             states.append(branches.run(tokens, parents, torch.tensor([[0, depth]] * len(PROMPTS)))[:, 1:])
         everything = torch.arange(64).expand(len(PROMPTS), 1, 64)
-        ours = torch.cat(
-            [branches.scores(state, everything, torch.ones_like(everything).bool()) for state in states], 1
-        )
+        allowed = torch.ones_like(everything).bool()
+        ours = torch.cat([branches.scores(state, everything, allowed) for state in states], 1)
         for row, prompt in enumerate(PROMPTS):
             asked = {"input_ids": torch.tensor([prompt]), "decoder_input_ids": torch.tensor([[0, *path[row, :3]]])}
             wanted = plain(**asked).logits[0].log_softmax(-1)
@@ -147,41 +135,22 @@ def test_searches_find_what_enumeration_finds(levels):
 def test_beams_are_those_of_stock_generate(levels, beams):
     model, trie, end = tiny(seed=beams), trie_of(levels), 60
     ended = [[*tokens, end] for tokens in tokens_of(trie)]
-    allowed: dict[tuple[int, ...], set[int]] = {}
-    for tokens in ended:
-        for depth, token in enumerate(tokens):
-            allowed.setdefault(tuple(tokens[:depth]), set()).add(token)
+    allowed = AllowedTokens(ended, 1).allowed
 
     def may_follow(_, ids):
-        reported = tuple(ids[1:].tolist())
-        return sorted(
-            allowed.get(reported, {end} if end in reported else {0})
-        )  # 0 where stock search fills up its beams
+        reported = tuple(ids[1:].tolist())  # 0 may where stock search fills up its beams
+        return sorted(allowed.get(reported, {end} if end in reported else {0}))
 
     ours = beam_search(model, PROMPTS, trie.with_tail([end]), beams)
     stock = stock_search(model, PROMPTS, trie, beams, [end])
-    width = max(map(len, PROMPTS))
-    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in PROMPTS])
-    output = model.generate(
-        ids,
-        attention_mask=(ids > 0).long(),
-        num_beams=beams,
-        num_return_sequences=beams,
-        max_new_tokens=5,
-        length_penalty=0.0,
-        early_stopping="never",
-        eos_token_id=end,
-        prefix_allowed_tokens_fn=may_follow,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
+    processor = PrefixConstrainedLogitsProcessor(may_follow, beams)
+    output = stock_generate(model, PROMPTS, beams, 5, processor, early_stopping="never", eos_token_id=end)
     for row in range(len(PROMPTS)):
         rows = slice(row * beams, (row + 1) * beams)
+        lists = zip(output.sequences[rows].tolist(), output.sequences_scores[rows].tolist(), strict=True)
         found = [
             (ended.index(tokens), score)
-            for sequence, score in zip(
-                output.sequences[rows].tolist(), output.sequences_scores[rows].tolist(), strict=True
-            )
+            for sequence, score in lists
             if (tokens := sequence[1 : sequence.index(end) + 1] if end in sequence else []) in ended
         ]
         assert ours.sids[row].tolist() == stock.sids[row].tolist() == [number for number, _ in found]
@@ -193,9 +162,8 @@ def test_beams_are_those_of_stock_generate(levels, beams):
 def test_the_encoder_reads_each_distinct_prompt_once():
     model, trie = tiny(), trie_of(3)
     read = []
-    model.encoder.register_forward_hook(
-        lambda module, args, kwargs, out: read.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
+    hook = lambda module, args, kwargs, out: read.append(len(kwargs["input_ids"]))  # noqa: E731
+    model.encoder.register_forward_hook(hook, with_kwargs=True)
     plain = beam_search(model, PROMPTS, trie, 10)
     allowed = torch.ones(len(PROMPTS), trie.n_sids, dtype=torch.bool)
     allowed[3, plain.sids[3, 0]] = False

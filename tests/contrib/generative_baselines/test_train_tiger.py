@@ -26,10 +26,10 @@ from support.training import (
     operators_of_a_step,
     same_weights,
     short_of_memory,
+    tiger_config,
 )
 
 from minionerec.contrib.generative_baselines import train_tiger
-from minionerec.contrib.generative_baselines.config import TigerTrainConfig
 from minionerec.contrib.generative_baselines.tiger import TIGER_WORDING, TigerModel, build_tiger, sid_tokenizer
 from minionerec.contrib.generative_baselines.train_tiger import (
     TigerTrainer,
@@ -59,32 +59,15 @@ from minionerec.recommend.requests import Request
 from minionerec.serve.explain import explain
 from minionerec.sid.table import SidTable
 
-
-def tiger_config(folder, **changes):
-    settings = {
-        "corpus": str(folder / "corpus"),
-        "sids": str(folder / "sids"),
-        "output": str(folder / "tiger"),
-        "hidden_size": 32,
-        "layers": 1,
-        "heads": 2,
-        "head_size": 8,
-        "inner_size": 48,
-        "epochs": 2,
-        "batch_size": 16,
-        "device_batch_size": 16,
-        "learning_rate": 1e-2,
-        "eval_examples": 20,
-        "eval_beams": 10,
-    }
-    return TigerTrainConfig(**{**settings, **changes})
+LEARNS = {"dropout": 0.0, "epochs": 24, "evals_per_epoch": 0.25}
+SHORT = {"dropout": 0.0, "epochs": 0.75, "evals_per_epoch": 1.4}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     make_inputs(folder)
-    return folder, run_tiger(tiger_config(folder, dropout=0.0, epochs=24, evals_per_epoch=0.25))
+    return folder, run_tiger(tiger_config(folder, **LEARNS))
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +82,10 @@ def test_equal_rows_are_one_that_weighs_as_much(parts):
     corpus, bundle, builder = parts
     rows, cut = distinct_examples(builder, bundle.tokenizer, "train", 512)
     sids = bundle.table.sids
-    wanted = Counter(
-        ("".join(sids[item] for item in history) + "<|eos|>", sids[target])
-        for history, target in zip(corpus.train.histories, corpus.train.targets, strict=True)
-    )
-    reported = [
-        tuple("".join(bundle.tokenizer.convert_ids_to_tokens(ids)) for ids in row)
-        for row in zip(rows["input_ids"], rows["labels"], strict=True)
-    ]
+    examples = zip(corpus.train.histories, corpus.train.targets, strict=True)
+    wanted = Counter(("".join(sids[item] for item in past) + "<|eos|>", sids[target]) for past, target in examples)
+    text = lambda ids: "".join(bundle.tokenizer.convert_ids_to_tokens(ids))  # noqa: E731
+    reported = list(zip(map(text, rows["input_ids"]), map(text, rows["labels"]), strict=True))
     weights = np.array(rows["weights"])
     assert cut == 0 and weights.mean() == pytest.approx(1)
     assert dict(zip(reported, (weights * len(corpus.train) / len(reported)).round().astype(int), strict=True)) == wanted
@@ -165,7 +144,7 @@ def test_it_learns_the_order_of_the_items(trained):
     folder, result = trained
     assert result.counts["best"]["eval_ndcg@10"] > 0.6
     assert result.counts["rows"] == 120 > result.counts["distinct_examples"]
-    again = run_tiger(tiger_config(folder, dropout=0.0, epochs=24, evals_per_epoch=0.25))
+    again = run_tiger(tiger_config(folder, **LEARNS))
     assert again.up_to_date and again.counts["steps"] == result.counts["steps"] == 96
     bundle = load_bundle(folder / "tiger")
     assert isinstance(bundle.model, TigerModel) and bundle.wording == TIGER_WORDING
@@ -174,9 +153,7 @@ def test_it_learns_the_order_of_the_items(trained):
 
 
 def test_its_entry_point_is_enough_to_read_a_checkpoint(trained):
-    code = (
-        "import sys; from minionerec.models.backbone.bundle import load_bundle; load_bundle(sys.argv[1]).model.branches"
-    )
+    code = "import sys; from minionerec.models.backbone import bundle; bundle.load_bundle(sys.argv[1]).model.branches"
     subprocess.run([sys.executable, "-c", code, str(trained[0] / "tiger")], check=True)
 
 
@@ -199,10 +176,7 @@ def test_users_are_recommended_items_with_reasons(trained):
     listed = [item.item_id for item in answer.items]
     assert len(listed) == 4 and not {"i3", "i4", "i5"} & set(listed)
     tree, explained = explain(recommender, Request(["i3", "i4"], 2))
-    assert tree and {reason["item_id"] for reasons in explained.values() for reason in reasons} == {
-        "i3",
-        "i4",
-    }
+    assert tree and {reason["item_id"] for reasons in explained.values() for reason in reasons} == {"i3", "i4"}
 
 
 def test_what_needs_a_language_model_says_so(trained, tmp_path):
@@ -228,9 +202,8 @@ def test_weights_of_another_vocabulary_are_noticed(trained, tmp_path):
 
 def test_the_learning_rate_falls_with_the_root_of_the_steps(trained, tmp_path):
     folder, _ = trained
-    run_tiger(
-        tiger_config(folder, output=str(tmp_path / "tiger"), schedule="inverse_sqrt", warmup=4, evals_per_epoch=2)
-    )
+    steps = {"schedule": "inverse_sqrt", "warmup": 4, "evals_per_epoch": 2}
+    run_tiger(tiger_config(folder, output=str(tmp_path / "tiger"), **steps))
     log = log_of(tmp_path / "tiger")
     rates = {row["step"]: row["learning_rate"] for row in log if "learning_rate" in row}
     assert len(rates) > 2
@@ -264,11 +237,10 @@ def test_micro_batches_and_processes_add_up(trained, tmp_path):
 
 def test_parts_that_fit_the_memory_change_nothing(trained, tmp_path, monkeypatch, limits):
     folder, _ = trained
-    whole = tiger_config(folder, dropout=0.0, epochs=0.75, evals_per_epoch=1.4, output=str(tmp_path / "whole"))
+    whole = tiger_config(folder, output=str(tmp_path / "whole"), **SHORT)
     run_tiger(whole)
-    alike, small, lowered = (
-        replace(whole, output=str(tmp_path / name), device_batch_size=0) for name in ("alike", "small", "lowered")
-    )
+    names = ("alike", "small", "lowered")
+    alike, small, lowered = (replace(whole, output=str(tmp_path / name), device_batch_size=0) for name in names)
     run_tiger(alike)  # all fits, so nothing is divided
     assert same_weights(tmp_path / "alike", tmp_path / "whole")
     in_parts(run_tiger, small, tokens=40)
@@ -280,18 +252,12 @@ def test_parts_that_fit_the_memory_change_nothing(trained, tmp_path, monkeypatch
         assert logged(config.output, "eval_loss") == pytest.approx(logged(whole.output, "eval_loss"), rel=1e-4)
 
 
-def one_group(ids, side):
-    """All rows as one group, as on a GPU."""
-    return [(torch.arange(len(ids)), slice(0, ids.shape[1]))]
-
-
 def test_one_group_of_rows_has_fewer_operators_and_the_same_result(trained, tmp_path, monkeypatch):
-    config = tiger_config(trained[0], dropout=0.0, epochs=0.75, evals_per_epoch=1.4)
-    found = []
-    for name in ("groups", "one"):
-        found.append(operators_of_a_step(run_tiger, replace(config, output=str(tmp_path / name))))
-        monkeypatch.setattr(train_tiger, "length_groups", one_group)
-    groups, one = found
+    config = tiger_config(trained[0], **SHORT)
+    groups = operators_of_a_step(run_tiger, replace(config, output=str(tmp_path / "groups")))
+    all_rows = lambda ids, side: [(torch.arange(len(ids)), slice(0, ids.shape[1]))]  # noqa: E731, as on a GPU
+    monkeypatch.setattr(train_tiger, "length_groups", all_rows)
+    one = operators_of_a_step(run_tiger, replace(config, output=str(tmp_path / "one")))
     assert one.total() < 0.6 * groups.total()
     assert sum(one[name] for name in WAITS) < sum(groups[name] for name in WAITS)
     assert nearly_same_weights(tmp_path / "groups", tmp_path / "one", config.learning_rate)
@@ -315,12 +281,6 @@ def test_blocks_computed_again_change_nothing(trained):
         assert_near(again, once, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"eval_examples": 0}, "eval_examples is 0; the best checkpoint is chosen by ranking"),
-    ],
-)
-def test_settings_that_cannot_be_are_reported(tmp_path, changes, words):
-    with pytest.raises(ConfigError, match=words):
-        tiger_config(tmp_path, **changes)
+def test_settings_that_cannot_be_are_reported(tmp_path):
+    with pytest.raises(ConfigError, match="eval_examples is 0; the best checkpoint is chosen by ranking"):
+        tiger_config(tmp_path, eval_examples=0)

@@ -71,9 +71,8 @@ def test_a_prompt_is_run_once_for_all_its_beams(model, monkeypatch):
     plain = {"num_beams": 3, "max_new_tokens": 5, "eos_token_id": END, "pad_token_id": 0}
     conditioned = GenerationConfig(**plain, length_penalty=0.0, repetition_penalty=1.0)
     prompts = [[2, 5, 1, 3], [4]]
-    wanted = [
-        model.generate(torch.tensor([prompt]), generation_config=conditioned)[0, len(prompt) :] for prompt in prompts
-    ]
+    whole = [model.generate(torch.tensor([prompt]), generation_config=conditioned)[0] for prompt in prompts]
+    wanted = [ids[len(prompt) :] for ids, prompt in zip(whole, prompts, strict=True)]
     run, forward = [], type(model.base_model).forward
 
     def counted(self, input_ids, **rest):

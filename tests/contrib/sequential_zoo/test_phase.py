@@ -97,10 +97,8 @@ def literal_bank(bank, x):
     """U and V, (B, S, L) each, channel by channel with the published depth-wise convolutions."""
     parts = []
     for weight, taps, dilation in zip(bank.weights, KERNELS, DILATIONS, strict=True):
-        padded = nn.functional.pad(x.transpose(1, 2), ((taps - 1) * dilation, 0))
-        parts.append(
-            [nn.functional.conv1d(padded, w[:, None], dilation=dilation, groups=len(w)).mean(1) for w in weight]
-        )
+        padded, about = nn.functional.pad(x.transpose(1, 2), ((taps - 1) * dilation, 0)), {"dilation": dilation}
+        parts.append([nn.functional.conv1d(padded, w[:, None], groups=len(w), **about).mean(1) for w in weight])
     return (torch.stack(each, 1)[:, : bank.num_bands] for each in zip(*parts, strict=True))
 
 
@@ -213,18 +211,9 @@ def test_phases_of_silent_slots_are_defined_and_so_are_their_gradients():
 def test_pswrec_is_that_of_its_equations_in_value_and_gradient(name, padding):
     """Trimmed padding, one readout and merged products change nothing, in rows without any item too."""
     torch.manual_seed(0)
-    model = build_model(
-        name,
-        num_items=30,
-        max_len=12,
-        hidden_size=16,
-        inner_size=24,
-        padding=padding,
-        phase_aux_weight=0.3,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-    )
-    model = scrambled(model).double()
+    shape = {"num_items": 30, "max_len": 12, "hidden_size": 16, "inner_size": 24, "padding": padding}
+    without_dropout = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    model = scrambled(build_model(name, **shape, phase_aux_weight=0.3, **without_dropout)).double()
     batch = histories(26, 12, 30, padding)
     states, rough = literal_pswrec(model, name, batch)
     slots = torch.full((26,), 11) if padding == "left" else ((batch > 0).sum(1) - 1).clamp(min=0)
@@ -284,10 +273,8 @@ def test_what_a_pswrec_starts_from():
 
 @pytest.mark.parametrize("name", ["wearec", *PSWREC])
 def test_training_lowers_the_loss_on_lastfm(name, data_root):
-    windows = [
-        list(map(int, line.split()[1:]))[-52:-2]
-        for line in (data_root / "sequential" / "LastFM.txt").read_text(encoding="utf-8").splitlines()
-    ]
+    lines = (data_root / "sequential" / "LastFM.txt").read_text(encoding="utf-8").splitlines()
+    windows = [list(map(int, line.split()[1:]))[-52:-2] for line in lines]
     rows = [([0] * (50 - k) + window[:k], window[k]) for window in windows[:60] for k in range(len(window))]
     batch, targets = (torch.tensor(part) for part in zip(*rows[::40], strict=True))
     torch.manual_seed(0)

@@ -67,24 +67,19 @@ def test_scores_are_means_of_gathered_log_probabilities(padding):
     assert_near(take_slots(everywhere, readout_slots(histories, padding))[:, 1:], scores[:, 1:])
 
 
-def rows_of(histories):
-    read = [row[row > 0].numpy() - 1 for row in histories]
-    return SplitExamples.of([""] * len(read), read, np.arange(len(read)) % ITEMS)
-
-
 def test_ranking_is_that_of_brute_force_and_equal_digits_tie():
     model = built().double()  # in which nothing but equal digits ties
     histories = histories_of([1 + row % LENGTH for row in range(60)], "right", LENGTH, ITEMS)
-    rows = rows_of(histories)
+    read = [row[row > 0].numpy() - 1 for row in histories]
+    rows = SplitExamples.of([""] * 60, read, np.arange(60) % ITEMS)
     expected = brute_force(model, model.user_vectors(histories))
     expected[:, -3:] = expected[:, 1:2]  # equal to the last bit, as their digits are
     order = np.argsort(-expected.detach().numpy()[:, 1:], kind="stable") + 1
     found, values = top_items(model, rows, "keep", CPU, ITEMS)
     assert found.tolist() == order.tolist()
     ranks = rank_rows(model, rows, "keep", CPU)["item"]
-    assert ranks.tolist() == [
-        row.tolist().index(target) + 1 for row, target in zip(order, rows.targets + 1, strict=True)
-    ]
+    pairs = zip(order.tolist(), rows.targets + 1, strict=True)
+    assert ranks.tolist() == [row.index(target) + 1 for row, target in pairs]
     position = found.tolist()[0].index(1)
     assert found[0, position : position + 4].tolist() == [1, ITEMS - 2, ITEMS - 1, ITEMS]
     assert len(set(values[0, position : position + 4].tolist())) == 1
@@ -128,9 +123,8 @@ def test_an_item_is_the_mean_of_its_code_vectors_and_a_head_starts_as_the_identi
 
 def test_layers_are_those_of_gpt2():
     model = built(num_layers=2)
-    config = GPT2Config(
-        vocab_size=2, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2, n_inner=24, activation_function="gelu"
-    )
+    shape = {"vocab_size": 2, "n_positions": LENGTH, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_inner": 24}
+    config = GPT2Config(**shape, activation_function="gelu")
     theirs, ours = GPT2Model(config).eval(), model.state_dict()
     names = {"attention_norm": "ln_1", "norm": "ln_2", "qkv": "attn.c_attn", "out": "attn.c_proj"}
     names |= {"inner": "mlp.c_fc", "outer": "mlp.c_proj"}

@@ -52,9 +52,8 @@ def test_readers_refuse_what_is_not_theirs(tmp_path):
     make(tmp_path / "one")
     with pytest.raises(ArtefactError, match="holds a 'cups', expected a 'plates'"):
         read_manifest(tmp_path / "one", "plates")
-    with pytest.raises(
-        ArtefactError, match=r"none: no such directory; expected the output of an earlier stage \(cups\)"
-    ):
+    message = r"none: no such directory; expected the output of an earlier stage \(cups\)"
+    with pytest.raises(ArtefactError, match=message):
         read_manifest(tmp_path / "none", "cups")
     (tmp_path / "bare").mkdir()
     with pytest.raises(ArtefactError, match=r"bare: has no manifest.json"):

@@ -71,12 +71,13 @@ def read_back(table):
     return frame_of(pq.read_table(buffer))
 
 
+DAY, MORNING = datetime.date(2018, 1, 31), datetime.datetime(2018, 1, 31, 5)
 COLUMNS = {
     "mixed": ([9.99, None, "from 12.99"], ["9.99", "", "from 12.99"]),
     "numbers and truth values": ([0.5, True, None], ["0.5", "True", ""]),
     "numbers and UUIDs": ([7, uuid.UUID(int=5), None], ["7", str(uuid.UUID(int=5)), ""]),
     "times with and without a zone": (
-        [datetime.datetime(2018, 1, 31, 5), datetime.datetime(2018, 1, 31, 5, tzinfo=datetime.UTC), None],
+        [MORNING, MORNING.replace(tzinfo=datetime.UTC), None],
         ["2018-01-31 05:00:00", "2018-01-31 05:00:00+00:00", ""],
     ),
     "ids": ([1, "i2", 3.0], ["1", "i2", "3"]),
@@ -86,7 +87,7 @@ COLUMNS = {
     "nullable": (pd.array([2**53 + 1, None, 3], "Int64"), [str(2**53 + 1), "", "3"]),
     "arrow": (pd.array([2**53 + 1, None, 3], "int64[pyarrow]"), [str(2**53 + 1), "", "3"]),
     "unsigned": (pd.array([2**64 - 1, None, 3], "UInt64"), [str(2**64 - 1), "", "3"]),
-    "dates": (pd.array([datetime.date(2018, 1, 31)] * 3, "date32[pyarrow]"), ["2018-01-31"] * 3),
+    "dates": (pd.array([DAY] * 3, "date32[pyarrow]"), ["2018-01-31"] * 3),
     "texts": (pd.array(["a", None, "c"], "string"), ["a", "", "c"]),
     "large texts": (pd.array(["a", None, "c"], pd.ArrowDtype(pa.large_string())), ["a", "", "c"]),
     "categories": (pd.Categorical(["a", "b", None]), ["a", "b", ""]),
@@ -95,12 +96,9 @@ COLUMNS = {
     "sparse gaps": (pd.arrays.SparseArray([np.nan, 1.5, np.nan]), ["", "1.5", ""]),
     "periods": (pd.period_range("2018-01", periods=3, freq="M"), ["2018-01", "2018-02", "2018-03"]),
     "truths": (pd.array([True, None, False], "boolean"), ["True", "", "False"]),
-    "dates and numbers": ([datetime.date(2018, 1, 31), 7, None, 2.5], ["2018-01-31", "7", "", "2.5"]),
-    "dates and times of day": (
-        [datetime.date(2018, 1, 31), datetime.datetime(2018, 1, 31, 5), None],
-        ["2018-01-31", "2018-01-31 05:00:00", ""],
-    ),
-    "times and numbers": ([datetime.datetime(2018, 1, 31, 5), 7, None], ["2018-01-31 05:00:00", "7", ""]),
+    "dates and numbers": ([DAY, 7, None, 2.5], ["2018-01-31", "7", "", "2.5"]),
+    "dates and times of day": ([DAY, MORNING, None], ["2018-01-31", "2018-01-31 05:00:00", ""]),
+    "times and numbers": ([MORNING, 7, None], ["2018-01-31 05:00:00", "7", ""]),
     "decimals": ([decimal.Decimal("1.50"), None, decimal.Decimal("2.00")], ["1.50", "", "2"]),
 }
 
@@ -117,9 +115,8 @@ def test_a_column_of_any_kind_survives_as_the_texts_of_its_cells(name, beside):
 
 
 def test_a_frame_that_parquet_holds_is_written_as_pandas_does():
-    frame = pd.DataFrame(
-        {"item_id": ["a", "b"], "n": [1, 2], "day": pd.to_datetime(["2018-01-31"] * 2), "x": [1.5, None]}
-    )
+    days = pd.to_datetime(["2018-01-31"] * 2)
+    frame = pd.DataFrame({"item_id": ["a", "b"], "n": [1, 2], "day": days, "x": [1.5, None]})
     ours, theirs = io.BytesIO(), io.BytesIO()
     pq.write_table(arrow_table("items", frame), ours)
     frame.to_parquet(theirs, index=False)
@@ -176,7 +173,7 @@ def test_frames_of_other_libraries_are_read_by_arrows_interface(made):
             "title": pa.array(["a", None]).dictionary_encode(),
             "view": pa.array(["a", "b"], pa.string_view()),
             "views": pa.DictionaryArray.from_arrays([0, 0], pa.array(["a"], pa.string_view())),
-            "day": pa.array([datetime.date(2018, 1, 31)] * 2),
+            "day": pa.array([DAY] * 2),
         }
     )
     found = read_back(arrow_table("items", made(table)))

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from minionerec.core import machine
 from minionerec.core.urls import without_query
+
+SIGNED = "https://host/a?sig=secret"
 
 
 @pytest.mark.parametrize(
@@ -18,10 +21,7 @@ from minionerec.core.urls import without_query
         (["/x/pytest/__main__.py", "-q"], ("python", "-m", "pytest", "-q")),
         ([""], ("python",)),
         (["minionerec embed", "--output", "caf\udce9"], ("minionerec", "embed", "--output", "caf\\udce9")),
-        (
-            ["minionerec build-sids", "https://host/a?sig=secret"],
-            ("minionerec", "build-sids", without_query("https://host/a?sig=secret")),
-        ),
+        (["minionerec build-sids", SIGNED], ("minionerec", "build-sids", without_query(SIGNED))),
     ],
 )
 def test_the_command_as_it_was_typed(monkeypatch, words, shown):
@@ -79,39 +79,13 @@ def test_the_machine_is_asked_without_torch():
     assert int(more) > 80_000_000  # the peak stays when the memory has gone
 
 
-class Card:
-    name, total_memory = "a card", 2**36
-
-
-class Cuda:
-    """Two cards as torch shows them, used or not."""
-
-    used = True
-
-    def is_initialized(self):
-        return self.used
-
-    def device_count(self):
-        return 2
-
-    def get_device_properties(self, number):
-        return Card()
-
-    def max_memory_allocated(self, number):
-        return 100 + number
-
-
-class Torch:
-    cuda = Cuda()
-
-    def get_num_threads(self):
-        return 3
-
-
 @pytest.mark.parametrize("used", [True, False])
 def test_cards_are_named_where_they_were_used(monkeypatch, used):
-    monkeypatch.setitem(sys.modules, "torch", Torch())
-    monkeypatch.setattr(Cuda, "used", used)
+    """Of two cards as torch shows them."""
+    cuda = SimpleNamespace(is_initialized=lambda: used, device_count=lambda: 2)
+    cuda.get_device_properties = lambda number: SimpleNamespace(name="a card", total_memory=2**36)
+    cuda.max_memory_allocated = lambda number: 100 + number
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, get_num_threads=lambda: 3))
     found = machine.this_machine()
     assert found.threads == 3
     assert [(card.name, card.memory_bytes) for card in found.gpus] == [("a card", 2**36)] * (2 if used else 0)

@@ -9,61 +9,43 @@ from support.preloaded import python
 
 from minionerec.core.processes import environment_of_a_new_launch, is_main_process, process_rank, world_size
 
-WAIT = """
-from minionerec.core.commands import run_command
-from minionerec.core.errors import ConfigError
-from minionerec.core.processes import is_main_process, wait_for_everyone
-
-def main():
-    wait_for_everyone()
-    if is_main_process():
-        raise ConfigError("the cups are broken. Mend them.")
-    wait_for_everyone()
-
-run_command(main)
-"""
-
-ENDED = """
+CODE = """
 import os, signal
 from minionerec.core.commands import run_command
-from minionerec.core.processes import is_main_process, wait_for_everyone
+from minionerec.core.errors import ConfigError
+from minionerec.core.processes import check_agreement, is_main_process, wait_for_everyone
 
 def main():
-    import torch
-
     wait_for_everyone()
+    %s
+
+run_command(main)
+"""
+WAIT = """if is_main_process():
+        raise ConfigError("the cups are broken. Mend them.")
+    wait_for_everyone()"""
+ENDED = """import torch
     if not is_main_process():
         os.kill(os.getpid(), signal.SIGTERM)
-    torch.distributed.all_reduce(torch.ones(3))
+    torch.distributed.all_reduce(torch.ones(3))"""
+AGREE = """check_agreement({"epochs": 2}, {"corpus": "0"})
+    check_agreement({"epochs": 2 + int(os.environ["RANK"])}, {"corpus": "0"})"""
 
-run_command(main)
-"""
 
-AGREE = """
-import os
-from minionerec.core.commands import run_command
-from minionerec.core.processes import check_agreement, wait_for_everyone
-
-def main():
-    wait_for_everyone()
-    check_agreement({"epochs": 2}, {"corpus": "0"})
-    check_agreement({"epochs": 2 + int(os.environ["RANK"])}, {"corpus": "0"})
-
-run_command(main)
-"""
+OTHER_ENDED = "error: another process of this launch has ended; its messages say why."
 
 
 def launch(folder, code, processes, **changes):
+    """What each process of a launch wrote, and its status."""
     script = folder / "alone.py"
-    script.write_text(f"import json, os, sys\nos.environ.update(json.loads(sys.argv[1]))\n{code}")
+    script.write_text(f"import json, os, sys\nos.environ.update(json.loads(sys.argv[1]))\n{CODE % code}")
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     started = []
     for rank in range(processes):
         names = {"RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-        names |= changes
-        words = [python(), str(script), json.dumps(names)]
+        words = [python(), str(script), json.dumps(names | changes)]
         started.append(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))
     return [(each.communicate(timeout=120)[1], each.returncode) for each in started]
 
@@ -72,14 +54,14 @@ def test_a_refusal_of_the_first_process_is_no_traceback_in_the_others(tmp_path):
     (first, status), (second, other) = launch(tmp_path, WAIT, 2)
     assert (status, other) == (2, 2)
     assert first.splitlines()[-1] == "error: the cups are broken. Mend them."
-    assert second.splitlines()[-1] == "error: another process of this launch has ended; its messages say why."
+    assert second.splitlines()[-1] == OTHER_ENDED
     assert "Traceback" not in second
 
 
 def test_a_process_that_ends_while_others_compute_is_one_line_in_these(tmp_path):
     (first, status), (_, other) = launch(tmp_path, ENDED, 2)
     assert (status, other) == (2, -signal.SIGTERM)
-    assert first.splitlines()[-1] == "error: another process of this launch has ended; its messages say why."
+    assert first.splitlines()[-1] == OTHER_ENDED
     assert "Traceback" not in first
 
 

@@ -3,7 +3,9 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -41,21 +43,12 @@ class Climb(StageConfig):
     pace: int = setting(1, "how fast")
 
 
-class Time:
-    """A clock that goes on when it is told to."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-
 @pytest.fixture
 def time(monkeypatch):
-    found = Time()
-    monkeypatch.setattr(stage, "time", found)
-    return found
+    """A clock that goes on when it is told to."""
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(stage, "time", clock)
+    return clock
 
 
 class Killed(Exception):
@@ -207,10 +200,7 @@ def test_a_record_that_cannot_be_written_costs_nothing(config, time, caplog):
 
 
 def test_facts_that_cannot_be_had_cost_nothing(config, time, caplog, monkeypatch):
-    def broken():
-        raise RuntimeError("the driver is gone")
-
-    monkeypatch.setattr(stage, "this_machine", broken)
+    monkeypatch.setattr(stage, "this_machine", Mock(side_effect=RuntimeError("the driver is gone")))
     climb(config, time)
     assert (Path(config.output) / "top.txt").read_text() == "4"
     assert caplog.text.count("The run continues without its record: the driver is gone") == 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import Mock
 
 import fsspec
 import pytest
@@ -18,15 +19,7 @@ from huggingface_hub import constants
 from support.paths import ROOT
 
 from minionerec.core import remote
-from minionerec.core.artefacts import (
-    DIGEST,
-    MANIFEST,
-    digest_of,
-    file_sha256,
-    to_plain,
-    verify_files,
-    write_artefact,
-)
+from minionerec.core.artefacts import DIGEST, MANIFEST, digest_of, file_sha256, to_plain, verify_files, write_artefact
 from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.paths import find_path
@@ -55,18 +48,13 @@ def cache(tmp_path, monkeypatch):
 def opened(monkeypatch):
     """Names of the files that are read from the memory filesystem."""
     names = []
-    get_file, cat_file = MemoryFileSystem.get_file, MemoryFileSystem.cat_file
+    for name, read in {name: getattr(MemoryFileSystem, name) for name in ("get_file", "cat_file")}.items():
 
-    def counting(self, path, *words, **more):
-        names.append(path.rpartition("/")[2])
-        return get_file(self, path, *words, **more)
+        def counting(self, path, *words, read=read, **more):
+            names.append(path.rpartition("/")[2])
+            return read(self, path, *words, **more)
 
-    def counting_cat(self, path, **more):
-        names.append(path.rpartition("/")[2])
-        return cat_file(self, path, **more)
-
-    monkeypatch.setattr(MemoryFileSystem, "get_file", counting)
-    monkeypatch.setattr(MemoryFileSystem, "cat_file", counting_cat)
+        monkeypatch.setattr(MemoryFileSystem, name, counting)
     return names
 
 
@@ -162,13 +150,12 @@ def test_an_interrupted_fetch_leaves_nothing_that_is_taken_for_a_whole(tmp_path,
 
 def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path, cache):
     upload(artefact(tmp_path / "corpus"))
-    memory().pipe_file("/shop/corpus/parts/00000.bin", b"x" * 2999 + b"!")
+    file = "/shop/corpus/parts/00000.bin"
     message = r"memory://shop/corpus: its file parts/00000.bin is missing or differs from manifest.json. Copy the whole"
-    with pytest.raises(ArtefactError, match=message):
-        local_path("memory://shop/corpus")
-    memory().rm_file("/shop/corpus/parts/00000.bin")
-    with pytest.raises(ArtefactError, match=message):
-        local_path("memory://shop/corpus")
+    for spoil in (lambda: memory().pipe_file(file, b"x" * 2999 + b"!"), lambda: memory().rm_file(file)):
+        spoil()
+        with pytest.raises(ArtefactError, match=message):
+            local_path("memory://shop/corpus")
     assert not list(cache.glob("*/corpus"))
 
 
@@ -229,15 +216,9 @@ print(path)
 
 def test_of_the_processes_of_a_launch_one_copies_and_the_others_wait(tmp_path):
     folder, log = artefact(tmp_path / "corpus"), tmp_path / "log"
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", _PROCESS, str(folder), str(log)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
+    words = [sys.executable, "-c", _PROCESS, str(folder), str(log)]
+    about = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(words, **about) for _ in range(3)]
     reported = {process.communicate(timeout=60)[0] for process in started}
     assert [process.returncode for process in started] == [0, 0, 0] and len(reported) == 1
     assert sorted(log.read_text().split()) == ["00000.bin", "00001.bin", "items.csv"]
@@ -281,9 +262,8 @@ def test_urls_that_nothing_reads(url, message):
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(
-        ConfigError, match=r"s3://b/corpus: the package that reads s3:// is not installed\. Install s3fs .*\.$"
-    ):
+    message = r"s3://b/corpus: the package that reads s3:// is not installed\. Install s3fs .*\.$"
+    with pytest.raises(ConfigError, match=message):
         local_path("s3://b/corpus")
 
 
@@ -296,11 +276,8 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
     ],
 )
 def test_errors_of_a_filesystem_are_one_line(tmp_path, monkeypatch, error, message):
-    def failing(self, *words, **more):
-        raise error
-
     upload(artefact(tmp_path / "corpus"))
-    monkeypatch.setattr(MemoryFileSystem, "info", failing)
+    monkeypatch.setattr(MemoryFileSystem, "info", Mock(side_effect=error))
     with pytest.raises(ArtefactError, match=f"memory://shop/corpus: {message}"):
         local_path("memory://shop/corpus")
 
@@ -399,8 +376,7 @@ def test_a_file_whose_size_the_server_does_not_know():
         (lambda command: (302, {"Location": "file:///etc/passwd"}, b""), "cannot be read .*Redirect"),
         (lambda command: (500, {}, b""), "cannot be read .*500"),
         (lambda command: (403, {}, b""), r"cannot be read .*403.*a signed one may have expired"),
-        (lambda command: (404, {}, b""), r"no such artefact or file\. Fix the URL"),
-        (lambda command: (410, {}, b""), r"no such artefact or file\. Fix the URL"),
+        *((lambda command, n=n: (n, {}, b""), r"no such artefact or file\. Fix the URL") for n in (404, 410)),
     ],
     ids=["cut off", "shorter", "chunk cut off", "silent", "redirect", "500", "403", "404", "410"],
 )
@@ -522,27 +498,17 @@ def test_a_folder_of_files_is_its_files(tmp_path, cache, opened):
         memory().pipe_file(f"/lake/visits/{name}", text.encode())
         (tmp_path / "visits").mkdir(exist_ok=True)
         (tmp_path / "visits" / name).write_text(text)
-    for where in (
-        "memory://lake/visits",
-        "memory://lake/visits/",
-        str(tmp_path / "visits"),
-        f"file://{tmp_path}/visits",
-    ):
+    for where in ("memory://lake/visits", "memory://lake/visits/", f"{tmp_path}/visits", f"file://{tmp_path}/visits"):
         look_again()
         opened.clear()
         found = PartsConfig(interactions=where).local().inputs()
         assert list(found) == ["interactions 00000", "interactions 00001", "interactions 00002"]
-        assert [(path.name, path.read_text()) for path in found.values()] == [
-            ("10.csv", "3"),
-            ("a.csv", "1"),
-            ("b.csv", "2"),
-        ]
+        texts = [(path.name, path.read_text()) for path in found.values()]
+        assert texts == [("10.csv", "3"), ("a.csv", "1"), ("b.csv", "2")]
         assert opened == (["10.csv", "a.csv", "b.csv"] if where == "memory://lake/visits" else [])
     assert not list(cache.rglob("*SUCCESS*"))
-    assert PartsConfig(interactions="memory://lake/visits/a.csv").local().inputs()["interactions"].read_text() == "1"
-    assert (
-        PartsConfig(interactions=str(tmp_path / "visits" / "a.csv")).local().inputs()["interactions"].read_text() == "1"
-    )
+    for file in ("memory://lake/visits/a.csv", f"{tmp_path}/visits/a.csv"):
+        assert PartsConfig(interactions=file).local().inputs()["interactions"].read_text() == "1"
     with pytest.raises(ArtefactError, match=r"has no manifest\.json"):
         PartsConfig(other="memory://lake/visits").local().inputs()
 

@@ -20,6 +20,8 @@ from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.pipeline.settings import parse_settings
 
+REVIEW, AT = '{"reviewerID": "R1", "asin": "B1", "unixReviewTime": %s}', {"reviews": 4, "meta": 1}
+
 
 def interactions_of(source):
     """(user, item, seconds) of the interactions of a source, in the order of its file."""
@@ -119,13 +121,8 @@ def test_items_without_a_title_take_their_reviews_along(tmp_path):
     assert source.items["item_id"].tolist() == ["B0", "B1", "B4", "B5", "B6"]
     kept = [visit for visit in random_interactions() if visit[1] in set(source.items["item_id"])]
     assert interactions_of(source) == kept
-    assert source.counts == {
-        "reviews": 160,
-        "reviews_without_item": 160 - len(kept),
-        "items_without_metadata": 1,
-        "items_left_out_without_title": 2,
-        "items_repeated": 0,
-    }
+    items = {"items_without_metadata": 1, "items_left_out_without_title": 2, "items_repeated": 0}
+    assert source.counts == {"reviews": 160, "reviews_without_item": 160 - len(kept), **items}
 
 
 def test_texts_of_any_form(tmp_path):
@@ -141,51 +138,41 @@ def test_texts_of_any_form(tmp_path):
 
 
 BROKEN = [
-    ("reviews", (4, '{"reviewerID": "R1", "asin"'), "malformed", r"reviews\.json\.gz, line 5: .*in '{\"reviewerID\""),
-    ("reviews", (4, "[1, 2]"), "malformed", "line 5: a JSON list, expected an object"),
-    ("reviews", (4, '{"reviewerID": 7, "asin": "B1", "unixReviewTime": 1}'), "malformed", "line 5: 'reviewerID' is 7"),
-    ("reviews", (4, '{"asin": "B1", "unixReviewTime": 1}'), "missing_id", "line 5: 'reviewerID' is missing or empty"),
+    ("reviews", '{"reviewerID": "R1", "asin"', "malformed", r"reviews\.json\.gz, line 5: .*in '{\"reviewerID\""),
+    ("reviews", "[1, 2]", "malformed", "line 5: a JSON list, expected an object"),
+    ("reviews", REVIEW.replace('"R1"', "7") % 1, "malformed", "line 5: 'reviewerID' is 7"),
+    ("reviews", '{"asin": "B1", "unixReviewTime": 1}', "missing_id", "line 5: 'reviewerID' is missing or empty"),
+    ("reviews", REVIEW.replace("B1", "") % 1, "missing_id", "line 5: 'asin' is missing"),
+    ("reviews", '{"reviewerID": "R1", "asin": "B1"}', "bad_time", "line 5: 'unixReviewTime' is missing or empty"),
+    ("reviews", REVIEW % '"soon"', "malformed", "line 5: invalid literal for int"),
     (
         "reviews",
-        (4, '{"reviewerID": "R1", "asin": "", "unixReviewTime": 1}'),
-        "missing_id",
-        "line 5: 'asin' is missing",
-    ),
-    ("reviews", (4, '{"reviewerID": "R1", "asin": "B1"}'), "bad_time", "line 5: 'unixReviewTime' is missing or empty"),
-    (
-        "reviews",
-        (4, '{"reviewerID": "R1", "asin": "B1", "unixReviewTime": "soon"}'),
-        "malformed",
-        "line 5: invalid literal for int",
-    ),
-    (
-        "reviews",
-        (4, r'{"reviewerID": "R\n1", "asin": "B1", "unixReviewTime": 1500000000}'),
+        REVIEW.replace("R1", r"R\n1") % 1_500_000_000,
         "malformed_id",
         r"line 5: 'reviewerID' is 'R\\n1', expected a text of one line",
     ),
-    ("meta", (1, '{"asin": "B1", "title": "Pot"'), "malformed", r"meta\.json\.gz, line 2"),
-    ("meta", (1, '{"title": "Pot"}'), "missing_id", r"meta\.json\.gz, line 2: 'asin' is missing"),
-    ("meta", (1, '{"asin": "B1", "title": {"x": 1}}'), "malformed", "line 2: 'title' is"),
+    ("meta", '{"asin": "B1", "title": "Pot"', "malformed", r"meta\.json\.gz, line 2"),
+    ("meta", '{"title": "Pot"}', "missing_id", r"meta\.json\.gz, line 2: 'asin' is missing"),
+    ("meta", '{"asin": "B1", "title": {"x": 1}}', "malformed", "line 2: 'title' is"),
     (
         "meta",
-        (1, '{"asin": "B0", "title": "Other"}'),
+        '{"asin": "B0", "title": "Other"}',
         "duplicate_item",
         "line 2: item 'B0' occurs again with different text",
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "kind", "message"), BROKEN)
-def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, change, kind, message):
+@pytest.mark.parametrize(("name", "line", "kind", "message"), BROKEN)
+def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, line, kind, message):
+    edit, bad = {name: (AT[name], line)}, BadRows(1)
     with pytest.raises(DataError, match=message):
-        read(tmp_path, edit={name: change})
-    bad = BadRows(1)
-    source = read(tmp_path, edit={name: change}, bad=bad)
+        read(tmp_path, edit=edit)
+    source = read(tmp_path, edit=edit, bad=bad)
     assert bad.counts() == {"bad_rows": 1, f"bad_rows_{kind}": 1}
     interactions = random_interactions()
     if name == "reviews":
-        del interactions[change[0]]
+        del interactions[AT[name]]
     else:
         interactions = [visit for visit in interactions if visit[1] != "B1"]
     assert interactions_of(source) == interactions
@@ -254,12 +241,7 @@ def test_line_numbers_go_on_over_blocks(tmp_path):
 
 @pytest.mark.parametrize("edition", list(MAKERS))
 def test_committed_configurations(edition, tmp_path):
-    words = [
-        "--config",
-        f"amazon/{edition.removeprefix('amazon')}#data",
-        "--output",
-        str(tmp_path / "out"),
-    ]
+    words = ["--config", f"amazon/{edition.removeprefix('amazon')}#data", "--output", str(tmp_path / "out")]
     config = parse_settings(PrepareConfig, words, read=config_values)
     assert (config.source, config.core, config.max_history) == (edition, 5, 10)
     years = {"amazon2018": 1, "amazon2023": 4}[edition]  # into the configuration's window

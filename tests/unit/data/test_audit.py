@@ -18,17 +18,15 @@ from minionerec.data.times import NO_TIME, RowTimes
 
 def test_ids_are_compared_as_text_and_as_numbers():
     """9 > 10 > 009 < 9 > 8 as texts, and as numbers 9 < 10 > 9 = 009 > 8; one item twice is no pair of ids."""
-    source = replace(source_of([(0, 5), (0, 5), (0, 5), (0, 5), (0, 5), (0, 5)]))
-    source = replace(source, item_index=np.array([0, 1, 2, 0, 0, 3], np.int32))
+    source = replace(source_of([(0, 5)] * 6), item_index=np.array([0, 1, 2, 0, 0, 3], np.int32))
 
     def audit(*ids):
         items = source.items.iloc[:4].assign(item_id=[*ids])
         one_more = np.concatenate([source.item_index, np.zeros(9, np.int32)])
         users, times = np.repeat([0, 1], [6, 9]).astype(np.int32), np.repeat([5, 6], [6, 9]).astype(np.int64)
         users_too = pa.array(["u", "v"])
-        return build(
-            replace(source, items=items, item_index=one_more, users=users, times=times, user_ids=users_too)
-        ).audit
+        columns = {"item_index": one_more, "users": users, "times": times, "user_ids": users_too}
+        return build(replace(source, items=items, **columns)).audit
 
     found = audit("9", "10", "009", "8")
     assert found.orders["text"]["ties"] == Agreement(4, 1)
@@ -58,9 +56,8 @@ def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
     listing, chance = source_of(pairs), source_of(pairs)
     chance = replace(chance, item_index=rng.permutation(chance.item_index))
     found, other = (build(source).audit for source in (listing, chance))
-    assert found.orders["text"]["ties"].share == 1.0 and other.orders["text"]["ties"].share == pytest.approx(
-        0.5, abs=0.05
-    )
+    shares = [audit.orders["text"]["ties"].share for audit in (found, other)]
+    assert shares[0] == 1.0 and shares[1] == pytest.approx(0.5, abs=0.05)
     assert found.warning().startswith(
         "Within one second item ids as text rise in 100.0% of 960 (95 % interval 99.6% to 100.0%), by chance they "
         "would in 50%; between seconds in 100.0% of 280"

@@ -53,17 +53,6 @@ def test_an_empty_split_is_named_with_all_sizes():
 
 def test_counts_by_hand():
     corpus = corpus_of([("ann", [1, 2, 3], 4)], [("bob", [1], 3), ("ann", [2, 3, 4], 9)], [("eve", [9], 2)])
-    assert corpus_counts(corpus) == {
-        "train_rows": 1,
-        "valid_rows": 2,
-        "test_rows": 1,
-        "rows": 4,
-        "users": 3,
-        "items": 10,
-        "items_without_description": 10,
-        "valid_cold_targets": 2,
-        "valid_new_users": 1,
-        "test_cold_targets": 1,
-        "test_new_users": 1,
-        "full_histories": 2,
-    }
+    expected = {"train_rows": 1, "valid_rows": 2, "test_rows": 1, "rows": 4, "users": 3, "items": 10}
+    expected |= {"items_without_description": 10, "full_histories": 2, "valid_cold_targets": 2, "valid_new_users": 1}
+    assert corpus_counts(corpus) == expected | {"test_cold_targets": 1, "test_new_users": 1}

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.builder import build, read_recbole, read_tables
+from support.tables import write_table
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
@@ -22,16 +23,6 @@ from minionerec.training.rows import SftExamples
 ITEMS = pd.DataFrame({"item_id": [f"i{item}" for item in range(6)], "title": [f"thing {item}" for item in range(6)]})
 
 
-def write(table, path):
-    if path.suffix == ".jsonl":
-        table.to_json(path, orient="records", lines=True)
-    elif path.suffix == ".parquet":
-        table.to_parquet(path, index=False)
-    else:
-        table.to_csv(path, index=False)
-    return path
-
-
 def log(n_users=12):
     """A user views two items and then buys the second, again and again."""
     rows = []
@@ -45,7 +36,8 @@ def log(n_users=12):
 
 
 def source_of(folder, table, suffix=".csv", **options):
-    return read_tables(write(table, folder / f"bought{suffix}"), write(ITEMS, folder / f"items{suffix}"), **options)
+    bought, items = write_table(table, folder / f"bought{suffix}"), write_table(ITEMS, folder / f"items{suffix}")
+    return read_tables(bought, items, **options)
 
 
 def read(folder, bought, suffix=".csv", **options):
@@ -69,14 +61,13 @@ def test_the_last_targets_of_a_user_are_left_out(tmp_path):
     table = log()
     more = table.groupby("user_id").tail(1).assign(event="view")
     more["timestamp"] += 100  # views after the last purchase
-    built = build(
-        source_of(tmp_path, pd.concat([table, more]), events=True), targets=["purchase"], split="leave_last_out"
-    )
+    source = source_of(tmp_path, pd.concat([table, more]), events=True)
+    built = build(source, targets=["purchase"], split="leave_last_out")
     assert [built.counts[f"{split}_rows"] for split in ("train", "valid", "test")] == [24, 12, 12]
 
 
 def test_windows_and_their_variants_have_losses_at_targets_alone(tmp_path):
-    items, bought = write(ITEMS, tmp_path / "items.csv"), write(log(), tmp_path / "bought.csv")
+    items, bought = write_table(ITEMS, tmp_path / "items.csv"), write_table(log(), tmp_path / "bought.csv")
     paths = {"items": str(items), "interactions": str(bought), "output": str(tmp_path / "corpus")}
     run_prepare(PrepareConfig(source="tables", targets=["purchase"], **paths))
     corpus = Corpus.load(tmp_path / "corpus")
@@ -196,10 +187,10 @@ def test_a_column_of_something_else_is_no_column_of_events(tmp_path):
 def test_what_is_not_read_is_named(tmp_path, caplog):
     caplog.set_level("INFO")
     read(tmp_path, bought=log(), suffix=".parquet")
-    assert (
+    message = (
         "columns that are not read: event, rating. Without targets each row counts alike, whatever its 'event' is."
-        in caplog.text
     )
+    assert message in caplog.text
     caplog.clear()
     source_of(tmp_path, log(), events=True, where="rating > 0")
     assert "columns that are not read" not in caplog.text

@@ -21,25 +21,24 @@ def settings(tmp_path):
 
 
 def test_any_corpus_can_be_written_and_read_again(tmp_path, settings):
-    run_prepare(PrepareConfig(**settings, quirks=["published_order"]))
+    settings["quirks"] = ["published_order"]
+    run_prepare(PrepareConfig(**settings))
     corpus = Corpus.load(tmp_path / "c")
     names = sorted(path.name for path in (tmp_path / "l").rglob("*") if path.is_file())
     assert names == ["l.item.json", "l.test.inter", "l.train.inter", "l.valid.inter"]
-    assert run_prepare(PrepareConfig(**settings, quirks=["published_order"])).up_to_date
+    assert run_prepare(PrepareConfig(**settings)).up_to_date
     (tmp_path / "l/l.test.inter").unlink()
-    assert not run_prepare(PrepareConfig(**settings, quirks=["published_order"])).up_to_date
+    assert not run_prepare(PrepareConfig(**settings)).up_to_date
     assert (tmp_path / "l/l.test.inter").is_file()
     tokens = {str(item): [f"<a_{item}>", "<b_0>"] for item in range(8)}
     index = tmp_path / "corpus.index.json"
     index.write_text(json.dumps(tokens))
-    run_prepare(PrepareConfig(**settings, quirks=["published_order"], layout_index=str(index)))
+    run_prepare(PrepareConfig(**settings, layout_index=str(index)))
     again = read_published(tmp_path / "l", "l")
     assert again.items["title"].tolist() == corpus.items["title"].tolist()
     assert again.items["description"].tolist() == corpus.items["description"].tolist()
-    numbers = {
-        user: f"A{position}"
-        for position, user in enumerate(dict.fromkeys(user for user, _, _ in random_interactions()))
-    }
+    users = dict.fromkeys(user for user, _, _ in random_interactions())
+    numbers = {user: f"A{position}" for position, user in enumerate(users)}
     item_number = {item: str(position) for position, item in enumerate(corpus.items["item_id"])}
     assert corpus_rows(again) == [
         (numbers[user], [item_number[item] for item in history], item_number[target])
@@ -48,7 +47,7 @@ def test_any_corpus_can_be_written_and_read_again(tmp_path, settings):
     record = json.loads((tmp_path / "l/index/l.item.json").read_text())["0"]
     assert record["brand"] == "Acme" and record["categories"] == "Shop, Things"
     index.write_text(json.dumps({**tokens, "3": ["<a_9>"]}))
-    assert not run_prepare(PrepareConfig(**settings, quirks=["published_order"], layout_index=str(index))).up_to_date
+    assert not run_prepare(PrepareConfig(**settings, layout_index=str(index))).up_to_date
 
 
 def test_bad_indices(tmp_path):

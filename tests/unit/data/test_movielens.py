@@ -2,6 +2,7 @@
 
 import pytest
 from support.builder import build, read_movielens, read_recbole
+from support.interactions import corpus_rows
 
 from minionerec.core.errors import DataError
 from minionerec.data.source import BadRows
@@ -12,40 +13,35 @@ FILMS = [("1", 'Café "X", The (1995)', "Drama|War"), ("2", "Heat (1995)", "Acti
 RATINGS = [(str(1 + n % 3), FILMS[n * 7 % 3][0], n * 5 % 11) for n in range(30)]
 
 
-def quote(text):
+def rated(form):
+    return "".join(form.format(*rating) for rating in RATINGS)
+
+
+def quoted(text):
     return '"' + text.replace('"', '""') + '"'
 
 
+LATEST = "".join(f"{i},{quoted(t)},{g or '(no genres listed)'}\n" for i, t, g in FILMS)
+RECBOLE = "".join(f"{i}\t{t}\t{g.replace('|', ', ')}\n" for i, t, g in FILMS)
 FORMS = {
     "ml-1m": (
-        ("ratings.dat", "".join(f"{u}::{i}::4::{t}\n" for u, i, t in RATINGS)),
+        ("ratings.dat", rated("{}::{}::4::{}\n")),
         ("movies.dat", "".join("::".join(film) + "\n" for film in FILMS)),
         "latin-1",
     ),
     "ml-latest": (
-        ("ratings.csv", "userId,movieId,rating,timestamp\n" + "".join(f"{u},{i},4.5,{t}\n" for u, i, t in RATINGS)),
-        (
-            "movies.csv",
-            "movieId,title,genres\n" + "".join(f"{i},{quote(t)},{g or '(no genres listed)'}\n" for i, t, g in FILMS),
-        ),
+        ("ratings.csv", "userId,movieId,rating,timestamp\n" + rated("{},{},4.5,{}\n")),
+        ("movies.csv", f"movieId,title,genres\n{LATEST}"),
         "utf-8",
     ),
     "ml-100k": (
-        ("u.data", "".join(f"{u}\t{i}\t4\t{t}\n" for u, i, t in RATINGS)),
+        ("u.data", rated("{}\t{}\t4\t{}\n")),
         ("u.item", "".join(f"{i}|{t}|01-Jan-1995||http://x|0|1\n" for i, t, _ in FILMS)),
         "latin-1",
     ),
     "recbole": (
-        (
-            "ml.inter",
-            "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
-            + "".join(f"{u}\t{i}\t4\t{t}\n" for u, i, t in RATINGS),
-        ),
-        (
-            "ml.item",
-            "item_id:token\ttitle:token_seq\tdescription:token_seq\n"
-            + "".join(f"{i}\t{t}\t{g.replace('|', ', ')}\n" for i, t, g in FILMS),
-        ),
+        ("ml.inter", "user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + rated("{}\t{}\t4\t{}\n")),
+        ("ml.item", f"item_id:token\ttitle:token_seq\tdescription:token_seq\n{RECBOLE}"),
         "utf-8",
     ),
 }
@@ -71,22 +67,15 @@ def rows_by_loop():
 def test_every_form_gives_the_same_corpus(tmp_path, form):
     interactions, items = write(tmp_path, form)
     source = "recbole" if form == "recbole" else "movielens"
-    run_prepare(
-        PrepareConfig(source=source, interactions=str(interactions), items=str(items), output=str(tmp_path / "out"))
-    )
+    paths = {"interactions": str(interactions), "items": str(items), "output": str(tmp_path / "out")}
+    run_prepare(PrepareConfig(source=source, **paths))
     read = read_recbole if source == "recbole" else read_movielens
     corpus = build(read(interactions, items)).corpus()
     assert corpus.items["item_id"].tolist() == ["1", "2", "31"]
     assert corpus.items["title"].tolist() == [title for _, title, _ in FILMS]
     genres = ["Drama, War", "Action", ""] if form != "ml-100k" else ["", "", ""]
     assert corpus.items["description"].tolist() == genres
-    ids = corpus.items["item_id"]
-    found = [
-        (user, ids[history].tolist(), ids[target])
-        for split in ("train", "valid", "test")
-        for user, history, target in corpus.rows(split)
-    ]
-    assert found == rows_by_loop()
+    assert corpus_rows(corpus) == rows_by_loop()
 
 
 @pytest.mark.parametrize(
@@ -116,9 +105,8 @@ def test_a_film_twice(tmp_path):
     interactions, items = write(tmp_path, "ml-1m")
     with open(items, "a") as file:
         file.write("2::Heat again::Action\n")
-    with pytest.raises(
-        DataError, match=r"movies\.dat, line 4: item '2' is already in .*movies\.dat, line 2\. Keep one"
-    ):
+    message = r"movies\.dat, line 4: item '2' is already in .*movies\.dat, line 2\. Keep one"
+    with pytest.raises(DataError, match=message):
         read_movielens(interactions, items)
     assert len(read_movielens(interactions, items, BadRows(1)).items) == 3
 

@@ -116,34 +116,32 @@ def test_two_files_for_one_category(root):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("column", "value", "message"),
     [
+        ("history_item_id", "[0, 1", r"'\[0, 1' is not a list\. Write it as a Python"),
+        ("history_item_id", "__import__('os').getcwd()", ".* is not a list"),
+        ("history_item_title", "Red pot", "'Red pot' is not a list"),
+        ("history_item_title", "{'a': 1}", ".* is not a list"),
+        ("item_id", "17", "item '17' is not in the info file"),
+        ("history_item_id", "[0, 17]", "item '17' is not in the info file"),
+        ("item_sid", "<a_9><b_9>", "SID '<a_9><b_9>' is not in the info file"),
         (
-            {"history_item_id": "[0, 1"},
-            r"line 3, column 'history_item_id': '\[0, 1' is not a list\. Write it as a Python",
+            "history_item_sid",
+            "['<a_1><b_1>', '<a_1><b_1>']",
+            "SID '<a_1><b_1>' for item '1', but the info file says '<a_1><b_2>'",
         ),
-        ({"history_item_id": "__import__('os').getcwd()"}, "line 3, column 'history_item_id': .* is not a list"),
-        ({"history_item_title": "Red pot"}, "line 3, column 'history_item_title': 'Red pot' is not a list"),
-        ({"history_item_title": "{'a': 1}"}, "line 3, column 'history_item_title'.* is not a list"),
-        ({"item_id": "17"}, "line 3, column 'item_id': item '17' is not in the info file"),
-        ({"history_item_id": "[0, 17]"}, "line 3, column 'history_item_id': item '17' is not in the info file"),
-        ({"item_sid": "<a_9><b_9>"}, "line 3, column 'item_sid': SID '<a_9><b_9>' is not in the info file"),
-        (
-            {"history_item_sid": "['<a_1><b_1>', '<a_1><b_1>']"},
-            "line 3, column 'history_item_sid': SID '<a_1><b_1>' for item '1', but the info file says '<a_1><b_2>'",
-        ),
-        (
-            {"history_item_sid": "[['<a_1>'], 5]"},
-            r"line 3, column 'history_item_sid': SID \['<a_1>'\] is not in the info",
-        ),
-        (
-            {"history_item_title": "['Red pot']"},
-            r"line 3: the history columns differ in length \(history_item_title 1, history_item_id 2, history_",
-        ),
+        ("history_item_sid", "[['<a_1>'], 5]", r"SID \['<a_1>'\] is not in the info"),
     ],
 )
-def test_a_bad_cell_is_named_by_line_and_column(root, changes, message):
-    write_rows(root, "train", [row("A1", [0], 1), row("A1", [0, 1], 2, **changes)])
+def test_a_bad_cell_is_named_by_line_and_column(root, column, value, message):
+    write_rows(root, "train", [row("A1", [0], 1), row("A1", [0, 1], 2, **{column: value})])
+    with pytest.raises(DataError, match=f"line 3, column '{column}': {message}"):
+        read_published(root, "Pots")
+
+
+def test_histories_of_different_lengths(root):
+    write_rows(root, "train", [row("A1", [0], 1), row("A1", [0, 1], 2, history_item_title="['Red pot']")])
+    message = r"line 3: the history columns differ in length \(history_item_title 1, history_item_id 2, history_"
     with pytest.raises(DataError, match=message):
         read_published(root, "Pots")
 
@@ -155,17 +153,15 @@ def test_a_row_with_too_few_cells(root):
         read_published(root, "Pots")
 
 
+TWO_LINES = row("A1", [0], 1, item_title="two\nlines")  # of a file, which are counted as an editor does
+
+
 @pytest.mark.parametrize(
     ("split", "rows", "message"),
     [
         ("valid", None, r"valid/Pots_5\.csv, line 1: column 'item_sid' is missing; expected user_id"),
         ("valid", [], r"split 'valid' holds no example \(train 2, valid 0, test 1\)"),
-        # Lines are counted as an editor does.
-        (
-            "train",
-            [row("A1", [0], 1, item_title="two\nlines"), row("A2", [2], 3, item_id="17")],
-            "line 4, column 'item_id': item '17'",
-        ),
+        ("train", [TWO_LINES, row("A2", [2], 3, item_id="17")], "line 4, column 'item_id': item '17'"),
         ("train", [row("A1", [0] * 11, 1)], "line 2: a history of 11 items, expected at most 10"),
         ("train", [row("A1", [0, 1, 2, 2], 3)], r"leaks: valid example 1 \(user 'A1', 2 items of history\)"),
     ],
@@ -206,13 +202,8 @@ def test_info_and_items_must_list_the_same_items(root):
 
 def test_industrial_has_the_published_counts(industrial):
     expected = {"train_rows": 36_259, "valid_rows": 4_532, "test_rows": 4_533, "users": 7_694, "items": 3_686}
-    expected |= {
-        "interactions": 53_018,
-        "sids": 3_670,
-        "items_sharing_a_sid": 31,
-        "broken_rows": 0,
-        "possible_leaks": 0,
-    }
+    expected |= {"interactions": 53_018, "sids": 3_670, "items_sharing_a_sid": 31}
+    expected |= {"broken_rows": 0, "possible_leaks": 0}
     assert {name: industrial.counts[name] for name in expected} == expected
 
 

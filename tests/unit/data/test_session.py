@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import in_blocks
+from support.small_corpus import write_published
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.layout import item_records, write_layout
 from minionerec.data.names import SPLITS
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitExamples
@@ -56,9 +56,8 @@ def test_times_by_order_say_what_a_plain_search_says(splits):
         assert context == wanted
     time = np.concatenate([times.time for times in found])
     assert (np.diff(time) >= 0).all()
-    assert [time[row] == time[row - 1] for row in range(1, len(users))] == [
-        users[row] == users[row - 1] for row in range(1, len(users))
-    ]
+    same, together = ([part[row] == part[row - 1] for row in range(1, len(users))] for part in (time, users))
+    assert same == together
 
 
 INTERACTIONS = [  # user and the items of one visit, in order of time; 20 rows follow
@@ -86,15 +85,7 @@ def layout(tmp_path, monkeypatch):
             seen.append(item)
     splits = {name: SplitExamples.of(*zip(*rows[cut], strict=True)) for name, cut in CUTS.items()}
     items = pd.DataFrame({"item_id": range(6), "title": list("abcdef"), "description": ""})
-    corpus = Corpus(items, **splits, split="", max_history=10)
-    write_layout(
-        tmp_path / "Amazon",
-        "Pots",
-        corpus,
-        {f"u{number}": number for number in range(1, 5)},
-        item_records(items),
-        [f"<a_{item}><b_0>" for item in range(6)],
-    )
+    write_published(tmp_path / "Amazon", "Pots", Corpus(items, **splits, split="", max_history=10))
     return tmp_path, {name: wanted[cut] for name, cut in CUTS.items()}
 
 
@@ -145,9 +136,8 @@ def test_the_published_layout_gets_the_times_of_a_file(layout, caplog):
     with caplog.at_level("INFO", "minionerec"):
         plain = Corpus.load(run_prepare(config).output)
     assert not plain.has_times and config.up_to_date()
-    assert [text for text in caplog.messages if "no such file" in text] == [
-        f"{missing}: no such file; the corpus has no times."
-    ]
+    named = [text for text in caplog.messages if "no such file" in text]
+    assert named == [f"{missing}: no such file; the corpus has no times."]
     days = {("valid", 0): ("9", "9"), ("valid", 1): ("", ""), ("test", 0): (10, 10), ("test", 1): (12, 9)}
     days |= {("test", row): (12, 12) for row in (2, 3)}
     lines = [f"{split},{row},{time},{before}" for (split, row), (time, before) in days.items()]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.baskets import EVENLY, source_of
 from support.builder import build
 from support.examples import in_blocks
-from support.small_corpus import corpus_of
+from support.small_corpus import corpus_of, triples_of
 from support.small_corpus import rows_of as as_rows
 
 from minionerec.core.artefacts import write_artefact
@@ -31,7 +31,7 @@ made_rows = st.tuples(*(st.lists(made_row, max_size=8) for _ in SPLITS))
 
 def reported(rows):
     times = [()] * len(rows) if rows.times is None else zip(rows.times.time, rows.times.previous, strict=True)
-    return [(user, past.tolist(), target, *time) for (user, past, target), time in zip(rows, times, strict=True)]
+    return [(*triple, *time) for triple, time in zip(triples_of(rows), times, strict=True)]
 
 
 def small_shards(monkeypatch, interactions, group=2):
@@ -75,9 +75,8 @@ def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, m
         assert reported(loaded.rows(name)) == wanted and stored.sizes[name] == len(wanted)
         parts = [(numbers.tolist(), reported(rows)) for numbers, rows in stored.batches(name)]
         assert len(parts) > 1
-        assert {n: row for numbers, rows in parts for n, row in zip(numbers, rows, strict=True)} == dict(
-            enumerate(wanted)
-        )
+        numbered = {n: row for numbers, rows in parts for n, row in zip(numbers, rows, strict=True)}
+        assert numbered == dict(enumerate(wanted))
         some = np.random.default_rng(1).permutation(len(wanted))[:5]
         assert reported(stored.chosen(name, some)) == [wanted[number] for number in some]
 
@@ -91,9 +90,8 @@ def test_a_users_interactions_are_stored_once():
 
 def test_rows_that_do_not_continue_begin_a_sequence():
     train = as_rows([("u", [0], 1), ("u", [0, 1], 2), ("u", [5], 3), ("v", [], 1), ("v", [], 2)])
-    chains = chain_examples(
-        {"train": train, "valid": as_rows([("u", [5, 3], 4)]), "test": SplitExamples.none()}, 4, False
-    )
+    splits = {"train": train, "valid": as_rows([("u", [5, 3], 4)]), "test": SplitExamples.none()}
+    chains = chain_examples(splits, 4, False)
     parts = [chains.items[a:b].tolist() for a, b in zip(chains.offsets, chains.offsets[1:], strict=False)]
     assert parts == [[0, 1, 2], [5, 3, 4], [1], [2]] and chains.users.tolist() == ["u", "u", "v", "v"]
     assert chains.rows.tolist() == [-1, 0, 1, -1, 2, 0, 3, 4] and chains.splits.tolist() == [-1, 0, 0, -1, 0, 1, 0, 0]

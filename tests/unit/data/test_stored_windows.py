@@ -40,9 +40,8 @@ def made(folder, seed, ties="before", users=30):
     names = [f"i{item}" for item in range(500)]
     items = pd.DataFrame({"item_id": names, "title": names, "description": ""})
     counts = {"ties": ties, **{f"{name}_rows": len(part) for name, part in splits.items()}}
-    Corpus(items, **splits, split="global time 7:1.5:1.5", max_history=HISTORY, counts=counts).save(
-        folder / "corpus", config={}, inputs={}
-    )
+    corpus = Corpus(items, **splits, split="global time 7:1.5:1.5", max_history=HISTORY, counts=counts)
+    corpus.save(folder / "corpus", config={}, inputs={})
     return Corpus.load(folder / "corpus"), in_blocks(folder / "corpus")
 
 
@@ -131,10 +130,8 @@ def test_columns_say_what_is_wrong_with_them(tmp_path):
 @pytest.mark.parametrize(("count", "buffer", "processes"), [(1000, 64, 1), (1000, 64, 3), (7, 64, 2), (1, 1, 2)])
 def test_processes_share_an_epoch(count, buffer, processes):
     def parts(epoch):
-        return [
-            np.concatenate([np.zeros(0, np.int64), *block_order(count, buffer, 1, epoch, process, processes)])
-            for process in range(processes)
-        ]
+        blocks = [block_order(count, buffer, 1, epoch, process, processes) for process in range(processes)]
+        return [np.concatenate([np.zeros(0, np.int64), *each]) for each in blocks]
 
     first = parts(0)
     assert sorted(np.concatenate(first).tolist()) == list(range(count))

@@ -6,52 +6,33 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.builder import build, read_tables
+from support.small_corpus import triples_of
+from support.tables import write_table
 
 from minionerec.core.errors import DataError
 from minionerec.data.source import BadRows
 from minionerec.data.sources.tables import read_table
 from minionerec.data.sources.times import read_times
 
-ITEMS = pd.DataFrame(
-    {"item_id": [f"p{i}" for i in range(6)], "title": [f"Thing {i}" for i in range(6)], "price": range(6)}
-)
+ITEMS = pd.DataFrame([(f"p{i}", f"Thing {i}", i) for i in range(6)], columns=["item_id", "title", "price"])
 
 
-def interactions(n_users=4, n_each=6, seed=0):
+def interactions():
     """Shuffled purchases; all times differ."""
-    rng = np.random.default_rng(seed)
-    n = n_users * n_each
-    return pd.DataFrame(
-        {
-            "user_id": rng.permutation(np.repeat([f"u{i}" for i in range(n_users)], n_each)),
-            "item_id": rng.choice(ITEMS["item_id"].to_numpy(), n),
-            "timestamp": rng.permutation(n) * 86_400 + 1_500_000_000,
-        }
-    )
-
-
-def write(table, path):
-    if ".jsonl" in path.suffixes:
-        table.to_json(path, orient="records", lines=True)
-        return path
-    table.to_parquet(path, index=False) if path.suffix == ".parquet" else table.to_csv(
-        path, index=False, sep="\t" if ".tsv" in path.suffixes else ","
-    )
-    return path
+    rng = np.random.default_rng(0)
+    users = rng.permutation(np.repeat([f"u{i}" for i in range(4)], 6))
+    items, times = rng.choice(ITEMS["item_id"].to_numpy(), 24), rng.permutation(24) * 86_400 + 1_500_000_000
+    return pd.DataFrame({"user_id": users, "item_id": items, "timestamp": times})
 
 
 def read(tmp_path, items=ITEMS, bought=None, suffix=".csv", **options):
     bought = interactions() if bought is None else bought
-    items, bought = write(items, tmp_path / f"items{suffix}"), write(bought, tmp_path / f"bought{suffix}")
+    items, bought = write_table(items, tmp_path / f"items{suffix}"), write_table(bought, tmp_path / f"bought{suffix}")
     return build(read_tables(bought, items, **options)).corpus()
 
 
 def plain(corpus):
-    """Rows as comparable lists."""
-    return [
-        [(user, history.tolist(), target) for user, history, target in corpus.rows(split)]
-        for split in ("train", "valid", "test")
-    ]
+    return [triples_of(rows) for rows in corpus.splits().values()]
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl", ".jsonl.gz"])
@@ -63,10 +44,7 @@ def test_every_kind_of_file_gives_the_same_corpus(tmp_path, suffix):
 
 def test_zones_count():
     times = pd.Series(["2020-01-01T12:00:00+02:00", "2020-01-01T11:00:00", "2020-01-01T11:00:00Z"])
-    assert np.diff(read_times(times, str, BadRows())[0]).tolist() == [
-        3_600_000_000_000,
-        0,
-    ]
+    assert np.diff(read_times(times, str, BadRows())[0]).tolist() == [3_600_000_000_000, 0]
 
 
 @pytest.mark.parametrize("zone", ["Z", " Z", "+00", "+00:00", " +0000", " UTC", "UTC", " GMT"])
@@ -101,8 +79,8 @@ def test_a_list_of_texts_is_a_text_and_a_mapping_is_none(tmp_path):
 def test_columns_of_other_names(tmp_path):
     names = {"item_id": "sku", "title": "name", "user_id": "who", "timestamp": "when"}
     source = read_tables(
-        write(interactions().rename(columns=names), tmp_path / "b.csv"),
-        write(ITEMS.assign(blurb="Nice").rename(columns=names), tmp_path / "i.csv"),
+        write_table(interactions().rename(columns=names), tmp_path / "b.csv"),
+        write_table(ITEMS.assign(blurb="Nice").rename(columns=names), tmp_path / "i.csv"),
         columns={"item": "sku", "title": "name", "description": "blurb", "user": "who", "time": "when"},
     )
     corpus = build(source).corpus()
@@ -120,14 +98,8 @@ def test_numeric_ids_of_both_tables_meet(tmp_path):
 
 
 def test_html_entities_of_texts_are_decoded(tmp_path):
-    given = [
-        "Might &amp; Magic",
-        " 23&quot; lamp&nbsp;",
-        "Caf&eacute; &#174;&#xAE;",
-        "&amp;lt;",
-        "R&D, AT&T; a &b c;",
-        "plain",
-    ]
+    given = ["Might &amp; Magic", " 23&quot; lamp&nbsp;", "Caf&eacute; &#174;&#xAE;", "&amp;lt;"]
+    given += ["R&D, AT&T; a &b c;", "plain"]
     found = ["Might & Magic", '23" lamp', "Café ®®", "&lt;", "R&D, AT&T; a &b c;", "plain"]
     items = ITEMS.assign(item_id=[f"p&amp;{i}" for i in range(6)], title=given, description=given[::-1])
     bought = interactions().replace(r"^p(\d)", r"p&amp;\1", regex=True)
@@ -165,7 +137,7 @@ def test_missing_texts_are_counted(tmp_path):
         ),
         (lambda b: b.assign(user_id=[*b["user_id"][:-1], ""]), "line 25, column 'user_id': the id is empty"),
         (
-            lambda b: b.assign(timestamp=[*b["timestamp"][:3].astype(str), "soon", *b["timestamp"][4:].astype(str)]),
+            lambda b: b.assign(timestamp=b["timestamp"].astype(str).where(b.index != 3, "soon")),
             r"line 5, column 'timestamp': 'soon' is not a number, as in the first row \(1 such",
         ),
         (
@@ -197,7 +169,7 @@ def test_lines_are_counted_as_an_editor_does(tmp_path):
     items = tmp_path / "items.csv"
     items.write_text('item_id,title\np0,"two\nlines"\n\np1,x\np0,y\n')
     with pytest.raises(DataError, match=r"items\.csv, line 6: item 'p0' is already in .*items\.csv, line 2\."):
-        read_tables(write(interactions(), tmp_path / "bought.csv"), items)
+        read_tables(write_table(interactions(), tmp_path / "bought.csv"), items)
 
 
 def test_bad_item_tables(tmp_path):
@@ -209,11 +181,6 @@ def test_bad_item_tables(tmp_path):
         read(tmp_path, ITEMS.drop(columns="title"))
     with pytest.raises(DataError, match=r"column 'blurb' is missing.*--columns description=NAME"):
         read(tmp_path, columns={"description": "blurb"})
-    with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
-        read_tables(tmp_path / "bought.csv", tmp_path / "nothing.csv")
-    (tmp_path / "items.xlsx").write_text("")
-    with pytest.raises(DataError, match=r"unknown kind of table '\.xlsx'; known: \.csv, \.tsv, \.jsonl, \.parquet"):
-        read_tables(tmp_path / "bought.csv", tmp_path / "items.xlsx")
 
 
 @pytest.mark.parametrize(
@@ -221,6 +188,7 @@ def test_bad_item_tables(tmp_path):
     [
         ("items.csv", b"item_id,title\np0,a\np1,a,b\n", "line 3: 3 cells, expected 2"),
         ("items.parquet", b"no parquet", "cannot be read"),
+        ("items.xlsx", b"", r"unknown kind of table '\.xlsx'; known: \.csv, \.tsv, \.jsonl, \.parquet"),
     ],
 )
 def test_files_that_are_no_tables(tmp_path, name, content, message):
@@ -245,7 +213,7 @@ def test_quotes_that_are_not_doubled_are_bad_rows(tmp_path, cell):
 def test_lines_of_packed_tables_and_of_objects_are_counted(tmp_path, suffix):
     bought = interactions()
     bought.loc[20, "item_id"] = "nobody's"
-    items, path = write(ITEMS, tmp_path / f"items{suffix}"), write(bought, tmp_path / f"bought{suffix}")
+    items, path = write_table(ITEMS, tmp_path / f"items{suffix}"), write_table(bought, tmp_path / f"bought{suffix}")
     line = 21 + (suffix == ".csv.gz")
     for size in (200, 1 << 20):
         with pytest.raises(DataError, match=f"line {line}, column 'item_id': item \"nobody's\" is not in"):
@@ -253,8 +221,8 @@ def test_lines_of_packed_tables_and_of_objects_are_counted(tmp_path, suffix):
 
 
 def test_packed_tables_that_are_damaged_are_named(tmp_path):
-    items = write(ITEMS, tmp_path / "items.csv")
-    path = write(interactions(), tmp_path / "bought.csv.gz")
+    items = write_table(ITEMS, tmp_path / "items.csv")
+    path = write_table(interactions(), tmp_path / "bought.csv.gz")
     whole = path.read_bytes()
     for content in (whole[:-20], whole[:30], whole[:40] + bytes(20) + whole[60:]):
         path.write_bytes(content)
@@ -272,7 +240,7 @@ def test_packed_tables_that_are_damaged_are_named(tmp_path):
     ],
 )
 def test_lines_that_are_no_objects_are_named(tmp_path, line, message):
-    path = write(ITEMS, tmp_path / "items.jsonl")
+    path = write_table(ITEMS, tmp_path / "items.jsonl")
     path.write_text(f'{{"item_id": "first", "title": "x"}}\n{line}\n' + path.read_text())
     with pytest.raises(DataError, match=f"items.jsonl, {message}"):
         read_table(path)
@@ -281,7 +249,7 @@ def test_lines_that_are_no_objects_are_named(tmp_path, line, message):
 
 
 def test_an_object_without_keys_is_a_row_without_an_id(tmp_path):
-    items, path = write(ITEMS, tmp_path / "items.jsonl"), write(interactions(), tmp_path / "bought.jsonl")
+    items, path = write_table(ITEMS, tmp_path / "items.jsonl"), write_table(interactions(), tmp_path / "bought.jsonl")
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(DataError, match=r"bought\.jsonl, line 1"):
         build(read_tables(path, items))
@@ -295,20 +263,14 @@ def test_further_columns_of_the_items_are_kept_as_texts(tmp_path, suffix):
     kept = read(tmp_path, items, suffix=suffix).items
     assert list(kept.columns) == ["item_id", "title", "description", "price", "brand"]
     assert kept["brand"].fillna("-").tolist() == ["A", "B", "-", "-", "E", "007"]
-    assert [cell if pd.isna(cell) else float(cell) for cell in kept["price"]] == pytest.approx(
-        [0, 1, np.nan, 3, 4, 5], nan_ok=True
-    )
+    prices = [cell if pd.isna(cell) else float(cell) for cell in kept["price"]]
+    assert prices == pytest.approx([0, 1, np.nan, 3, 4, 5], nan_ok=True)
 
 
 def test_a_further_column_that_cannot_be_kept_is_left_out_with_a_warning(tmp_path, caplog):
     items = ITEMS.assign(parts=[{"a": 1}] * 6, item_id=[f"x{i}" for i in range(6)], code=ITEMS["item_id"])
-    kept = read(
-        tmp_path,
-        items,
-        suffix=".jsonl",
-        columns={"item": "code"},
-        bought=interactions().rename(columns={"item_id": "code"}),
-    ).items
+    bought = interactions().rename(columns={"item_id": "code"})
+    kept = read(tmp_path, items, bought, ".jsonl", columns={"item": "code"}).items
     assert list(kept.columns) == ["item_id", "title", "description", "price"]
     assert "column 'parts' is left out of the corpus: {'a': 1}" in caplog.text
     assert "column 'item_id' is left out of the corpus: a column of a corpus cannot have this name" in caplog.text

@@ -37,22 +37,16 @@ def by_target(corpus):
 def test_borders_move_back_to_the_beginning_of_a_timestamp():
     corpus = build(source_of(EVENLY), ties="together").corpus()
     # 81 rows of timestamps 1 to 9, nine each: the borders 64 and 72 lie in 8 and at the beginning of 9.
-    assert {name: set(rows.times.time.tolist()) for name, rows in corpus.splits().items()} == {
-        "train": set(range(1, 8)),
-        "valid": {8},
-        "test": {9},
-    }
+    found = {name: set(rows.times.time.tolist()) for name, rows in corpus.splits().items()}
+    assert found == {"train": set(range(1, 8)), "valid": {8}, "test": {9}}
     assert corpus.split == "global time 8:1:1, ties together"
     assert corpus.counts["ties"] == "together" and corpus.together
 
 
 def test_the_last_step_is_test_with_each_of_its_items_a_row():
     corpus = build(source_of(EVENLY), split="leave_last_out", ties="together").corpus()
-    assert {name: (len(rows), set(rows.times.time.tolist())) for name, rows in corpus.splits().items()} == {
-        "train": (63, set(range(1, 8))),
-        "valid": (9, {8}),
-        "test": (9, {9}),
-    }
+    found = {name: (len(rows), set(rows.times.time.tolist())) for name, rows in corpus.splits().items()}
+    assert found == {"train": (63, set(range(1, 8))), "valid": (9, {8}), "test": (9, {9})}
     assert len({(user, tuple(history)) for user, history, _ in corpus.test}) == len(set(corpus.test.users)) == 3
 
 
@@ -78,9 +72,8 @@ def test_windows_show_a_target_nothing_but_its_history(pairs, max_history, ties)
     for variant in varied[len(windows) :]:
         for position in range(variant.first_target, len(variant.items)):
             assert variant.rows[position] >= 0
-            assert all(
-                context_of[item] < context_of[variant.items[position]] for item in variant.items[:position].tolist()
-            )
+            before = [context_of[item] for item in variant.items[:position].tolist()]
+            assert all(context < context_of[variant.items[position]] for context in before)
 
 
 @settings(max_examples=25)
@@ -102,11 +95,7 @@ def test_rows_of_a_step_begin_windows_of_their_own(caplog):
     pairs = [(0, 0), (0, 1), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
     corpus = build(source_of(pairs), split="leave_last_out", ties="together").corpus()
     found = [(window.items.tolist(), window.first_target, window.rows.tolist()) for window in user_windows(corpus)]
-    assert found == [
-        ([0, 1], 1, [-1, 0]),
-        ([0, 2], 1, [-1, 1]),
-        ([0, 1, 2, 3, 4], 3, [-1, -1, -1, 2, 3]),
-    ]
+    assert found == [([0, 1], 1, [-1, 0]), ([0, 2], 1, [-1, 1]), ([0, 1, 2, 3, 4], 3, [-1, -1, -1, 2, 3])]
     assert "2 of 4 train examples begin a window in which the user's previous example is no target" in caplog.text
     assert corpus.train.times.later.all()
     joined = corpus.training_on(["valid", "test"])
@@ -125,8 +114,7 @@ def test_every_order_of_a_tie_is_as_likely_as_another():
 
 def test_a_timestamp_is_a_second():
     pairs = [(0, 0), (0, 100), (0, 1000), (0, 1999), (0, 5000), (0, 9000)]
-    source = source_of(pairs)
-    source = type(source)(**{**vars(source), "ticks": 1000})
+    source = replace(source_of(pairs), ticks=1000)
     corpus = build(source, split="leave_last_out", ties="together").corpus()
     assert sorted(by_target(corpus)) == [2, 3, 4, 5]
     assert corpus.train.times.time.tolist() == [1, 1] and corpus.train.times.previous.tolist() == [0, 0]
@@ -135,10 +123,10 @@ def test_a_timestamp_is_a_second():
 @pytest.mark.parametrize("ties", ["shuffle", "together"])
 def test_ties_need_timestamps(ties):
     source = source_of(EVENLY)
-    without = type(source)(**{**vars(source), "times": None})
+    without = replace(source, times=None)
     with pytest.raises(ConfigError, match=f"ties is '{ties}', but made up holds no times"):
         build(without, split="leave_last_out", ties=ties)
-    parts = type(source)(**{**vars(source), "times": source.times + 0.5, "ticks": None})
+    parts = replace(source, times=source.times + 0.5, ticks=None)
     with pytest.raises(ConfigError, match=f"ties is '{ties}', but made up holds times with fractions"):
         build(parts, ties=ties)
     for kept in (without, parts):

@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.small_corpus import corpus_of, make_corpus, random_corpus
-from support.small_shop import sign
 
-from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.errors import DataError
 from minionerec.data.audit import audit_examples
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
@@ -21,7 +19,6 @@ HEADER = "split,row,timestamp,previous_timestamp\n"
 
 
 def rows_of(*times):
-    """Rows with these (time, previous time) pairs."""
     count, columns = len(times), np.array(times, dtype=np.int64).T
     return SplitExamples.of(["u"] * count, [[0]] * count, [1] * count, RowTimes(*columns))
 
@@ -167,33 +164,6 @@ def test_a_missing_file_and_a_wrong_split(tmp_path):
         with_times_of_file(make_corpus(["lamp"]), tmp_path / "none.csv")
     with pytest.raises(DataError, match="unknown split 'tests'"):
         timed_corpus().rows("tests")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda times: pa.array([[1, 2]] * len(times), pa.list_(pa.uint64())), "list<element: uint64>; expected lists"),
-        (
-            lambda times: pa.array([[1, 2]] * len(times), pa.list_(pa.float64())),
-            "list<element: double>; expected lists",
-        ),
-        (
-            lambda times: pa.chunked_array([[*times.to_pylist()[:-1], None]], times.type),
-            "column 'times' has missing values",
-        ),
-        (lambda times: pa.chunked_array([[[None, 1]] * len(times)], times.type), "column 'times' has missing values"),
-        (lambda times: pa.chunked_array([[[1]] * len(times)], times.type), "lists of other lengths than 'items'"),
-    ],
-)
-def test_forged_times_are_refused(tmp_path, change, message):
-    timed_corpus().save(tmp_path / "corpus", config={}, inputs={})
-    held = tmp_path / "corpus" / "sequences" / "00000.parquet"
-    table = pq.read_table(held)
-    pq.write_table(table.set_column(table.column_names.index("times"), "times", change(table["times"])), held)
-    sign(tmp_path / "corpus")
-    with pytest.raises(ArtefactError) as caught:
-        Corpus.load(tmp_path / "corpus")
-    assert message in str(caught.value) and str(held) in str(caught.value)
 
 
 def test_the_published_times_fit_the_published_rows(industrial, data_root):

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.builder import read_tables
+from support.tables import write_table
 
 from minionerec.core.errors import DataError
 from minionerec.data.names import TIME_UNITS
@@ -18,8 +19,7 @@ SECONDS = [int(day.timestamp()) for day in DAYS]
 def read(folder, times, allowed=0, kind="csv", **options):
     """The times that are kept, their ticks, and how many rows are bad."""
     (folder / "items.csv").write_text("item_id,title\ni,Tea\n")
-    table, path = pd.DataFrame({"user_id": "u", "item_id": "i", "timestamp": times}), folder / f"v.{kind}"
-    table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
+    path = write_table(pd.DataFrame({"user_id": "u", "item_id": "i", "timestamp": times}), folder / f"v.{kind}")
     bad = BadRows(allowed)
     source = read_tables(path, folder / "items.csv", bad, **options)
     return source.times.tolist(), source.ticks, bad.counts()["bad_rows"]
@@ -45,11 +45,7 @@ def test_the_magnitude_of_all_shows_the_unit(tmp_path, ticks, kind):
 @pytest.mark.parametrize(
     ("number", "what"),
     [
-        (0, "no time from 1973 to 2100"),
-        (-1, "no time from 1973 to 2100"),
-        (17_562, "no time from 1973 to 2100"),
-        (9_999_999_999, "no time from 1973 to 2100"),
-        (20_180_131_071_244, "no time from 1973 to 2100"),
+        *((number, "no time from 1973 to 2100") for number in (0, -1, 17_562, 9_999_999_999, 20_180_131_071_244)),
         (1_517_382_764_000, "milliseconds since 1970"),
     ],
 )
@@ -66,9 +62,8 @@ def test_a_unit_that_is_named_holds_for_all_and_others_are_bad_rows(tmp_path):
     times = [*SECONDS[:4], 0, *SECONDS[4:]]
     assert read(tmp_path, times, time_unit="s") == (times, 1, 0)
     times[4] = 1_517_382_764_000
-    with pytest.raises(
-        DataError, match=r"line 6, .* '1517382764000' is not a number that is a time from 1678 to 2261 in s"
-    ):
+    message = r"line 6, .* '1517382764000' is not a number that is a time from 1678 to 2261 in s"
+    with pytest.raises(DataError, match=message):
         read(tmp_path, times, time_unit="s")
     assert read(tmp_path, times, 1, time_unit="s") == (SECONDS, 1, 1)
     assert read(tmp_path, [1.5, 2.25, 7.0], time_unit="ms") == ([1.5, 2.25, 7.0], 1000, 0)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support.builder import build
+from support.small_corpus import triples_of
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
@@ -24,16 +25,12 @@ def read(tmp_path, lines=LINES, titles=None, bad=None):
     return read_user_items(tmp_path / "visits.txt", None if titles is None else tmp_path / "titles.json", bad)
 
 
-def rows_of(table):
-    return [(user, history.tolist(), target) for user, history, target in table]
-
-
 def test_each_line_is_split_by_position(tmp_path):
     corpus = build(read(tmp_path), split="leave_last_out", max_history=2).corpus()
     assert corpus.items["item_id"].tolist() == ["1", "2", "3", "10"]
-    assert rows_of(corpus.train) == [("ann", [2], 0)]
-    assert rows_of(corpus.valid) == [("ann", [2, 0], 1), ("bob", [1], 1)]
-    assert rows_of(corpus.test) == [("ann", [0, 1], 3), ("bob", [1, 1], 2)]
+    assert triples_of(corpus.train) == [("ann", [2], 0)]
+    assert triples_of(corpus.valid) == [("ann", [2, 0], 1), ("bob", [1], 1)]
+    assert triples_of(corpus.test) == [("ann", [0, 1], 3), ("bob", [1, 1], 2)]
     assert corpus.counts["truncated_histories"] == 1 and corpus.counts["items_without_title"] == 4
 
 
@@ -50,6 +47,7 @@ def test_titles_order_the_items(tmp_path):
     ("lines", "titles", "message", "kind"),
     [
         ("ann\n", None, r"line 4: user 'ann' has no item; expected 'user item item \.\.\.'", "malformed"),
+        ("zoe\n", None, "line 4: user 'zoe' has no item", "malformed"),
         ("ann 1 2\n", None, "line 4: user 'ann' already has line 1", "repeated_user"),
         ("eve 1 77 2\n", dict.fromkeys(["1", "2", "3", "10"], "x"), "line 4: item '77' is not in ", "unknown_item"),
     ],

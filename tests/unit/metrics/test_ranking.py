@@ -11,14 +11,7 @@ from support.measuring import evaluate_predictions, paired_bootstrap
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions, length_of_lists
-from minionerec.metrics.ranking import (
-    check_ks,
-    coverage,
-    invalid_count,
-    item_ranks,
-    ranking_metrics,
-    sid_ranks,
-)
+from minionerec.metrics.ranking import check_ks, coverage, invalid_count, item_ranks, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import bootstrap_interval, paired_differences
 
 

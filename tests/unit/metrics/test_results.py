@@ -10,13 +10,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked, splits_of, write_ranks
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
-from minionerec.metrics.results import (
-    FEWEST,
-    RecommenderResults,
-    alike,
-    list_slices,
-    metrics_at,
-)
+from minionerec.metrics.results import FEWEST, RecommenderResults, alike, list_slices, metrics_at
 from minionerec.metrics.statistics import bootstrap_interval
 
 ROWS = 100
@@ -103,9 +97,8 @@ def test_lists_give_ranks_at_both_levels_and_written_ranks_are_the_same(tmp_path
     with write_artefact(tmp_path / "ranked", "predictions", config={}, counts={"split": "test", "given": []}) as folder:
         write_ranks(folder, {"test": found.runs[0]})
     read = Ranked.load(tmp_path / "ranked", "test")
-    assert read.list_length == 20 and {level: of.tolist() for level, of in read.ranks.items()} == {
-        level: of.tolist() for level, of in found.runs[0].ranks.items()
-    }
+    first, second = ({level: of.tolist() for level, of in run.ranks.items()} for run in (read, found.runs[0]))
+    assert read.list_length == 20 and first == second
 
 
 def test_examples_are_held_against_one_another():

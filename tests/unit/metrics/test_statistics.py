@@ -7,12 +7,7 @@ from support.measuring import evaluate_predictions, paired_bootstrap
 from minionerec.core.errors import DataError
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
-from minionerec.metrics.statistics import (
-    bootstrap_interval,
-    bootstrap_means,
-    count_clusters,
-    paired_differences,
-)
+from minionerec.metrics.statistics import bootstrap_interval, bootstrap_means, count_clusters, paired_differences
 
 
 def test_clusters_match_a_plain_loop_over_their_examples():

@@ -10,10 +10,8 @@ from minionerec.metrics.tables import format_estimate, format_metrics_table, tex
 
 def test_metrics_table_lines_up():
     predictions = Predictions(["u"], np.array([1]), ["<a_1>"], [[1]], [["<a_1>"]], [[0.0]])
-    table = format_metrics_table(
-        {"one": evaluate_predictions(predictions, [1], valid_sids=["<a_1>"])}, "sid", "test split"
-    )
-    lines = table.splitlines()
+    evaluation = evaluate_predictions(predictions, [1], valid_sids=["<a_1>"])
+    lines = format_metrics_table({"one": evaluation}, "sid", "test split").splitlines()
     assert lines[0] == "test split" and lines[1].split() == ["SID-level", "one"]
     assert "HR@1       1.0000 [1.0000, 1.0000]" in lines and f"invalid    {'0 of 1':>23}" in lines
     assert text_table(["a", "b"], [["x", "10"], ["yy", "5"]]).splitlines() == ["a    b", "--  --", "x   10", "yy   5"]

@@ -42,19 +42,15 @@ def test_text_columns_are_marked():
 
 def test_a_table_is_transposed():
     table = Table(["metric", "one", "two"], [["HR", Cell("0.1", "note"), "0.2"], ["MRR", "0.3", "0.4"]], "caption")
-    assert table.transposed() == Table(
-        ["metric", "HR", "MRR"], [["one", Cell("0.1", "note"), "0.3"], ["two", "0.2", "0.4"]], "caption"
-    )
+    rows = [["one", Cell("0.1", "note"), "0.3"], ["two", "0.2", "0.4"]]
+    assert table.transposed() == Table(["metric", "HR", "MRR"], rows, "caption")
     assert table.transposed().transposed() == table
 
 
 def test_control_characters_are_shown_as_escape_sequences():
     title = "Tea \x1b[31m\x07\u202eink\r\x9b2J"
-    blocks = [
-        Details("d", title),
-        Table([title], [[title]]),
-        Example(title, [title], title, [(title, [(title, True)])]),
-    ]
+    example = Example(title, [title], title, [(title, [(title, True)])])
+    blocks = [Details("d", title), Table([title], [[title]]), example]
     page = render_page(title, title, [Section(title, blocks)])
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page)
     assert "x1b[31m" in page and "u202eink" in page

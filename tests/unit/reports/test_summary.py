@@ -22,7 +22,6 @@ from minionerec.reports.summary import (
 )
 
 ROWS = 80
-WORSE = np.where(np.arange(ROWS) % 10 == 0, 3, 1)  # here and there at rank 3: NDCG is 0.5 there
 
 
 def page(kinds=None, means=None, **changes):
@@ -47,17 +46,13 @@ def shown(gap):
 def test_a_lead_has_its_size_and_interval_and_of_a_tie_none_is_reported():
     results = page()
     gap = results.difference("GRPO", "SFT", "item", "NDCG@10")
-    assert gap.low > 0 and texts(_best(results)) == [
-        f"GRPO has the highest NDCG@10, 0.9500, and is ahead of the next, SFT: {shown(gap)}."
-    ]
+    text = f"GRPO has the highest NDCG@10, 0.9500, and is ahead of the next, SFT: {shown(gap)}."
+    assert gap.low > 0 and texts(_best(results)) == [text]
     level = page(means={"A": 0.5, "B": 0.5})
-    assert texts(_best(level)) == [
-        "A has the highest NDCG@10, 0.7500, with no significant difference from the next, B: "
-        "+0.0000 [+0.0000, +0.0000]."
-    ]
-    assert texts(_best(page(means={"A": 0.5}))) == [
-        "A has NDCG@10 0.7500; there is no other recommender to compare it with."
-    ]
+    lead = "A has the highest NDCG@10, 0.7500, with no significant difference from the next, B"
+    assert texts(_best(level)) == [f"{lead}: +0.0000 [+0.0000, +0.0000]."]
+    alone = "A has NDCG@10 0.7500; there is no other recommender to compare it with."
+    assert texts(_best(page(means={"A": 0.5}))) == [alone]
 
 
 @pytest.mark.parametrize(
@@ -91,9 +86,8 @@ def test_a_trained_recommender_behind_a_baseline_is_named():
     assert len(reported) == 1  # ahead of it
     behind = page(means={"A": 0.4, "popularity": 0.9, "EASE": 0.8}, baselines=["popularity", "EASE"])
     gap = behind.difference("A", "popularity", "item", "NDCG@10")
-    assert (
-        texts(_best(behind))[1] == f"The best trained recommender, A, is behind the baseline popularity: {shown(gap)}."
-    )
+    text = f"The best trained recommender, A, is behind the baseline popularity: {shown(gap)}."
+    assert texts(_best(behind))[1] == text
 
 
 def test_published_figures_above_inside_and_below():

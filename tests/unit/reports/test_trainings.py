@@ -14,6 +14,8 @@ from minionerec.pipeline.report import stage_facts
 from minionerec.pipeline.stage import Stage
 from minionerec.reports.trainings import Training, _recorded, machine, outcome, settings_changed, trace
 
+MADE = {"corpus": "c", "output": "made/it"}
+
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
@@ -45,29 +47,22 @@ def test_a_training_that_was_rebuilt_is_not_taken_for_the_old_one(shop):
 
 
 def test_a_teacher_is_a_training_too(shop):
-    checkpoint(
-        "made/teacher", {"towers": 1, "layers": 2, "hidden_size": 64, "batch_size": 64}, {}, {}, [], "train-catalogue"
-    )
+    shape = {"towers": 1, "layers": 2, "hidden_size": 64, "batch_size": 64}
+    checkpoint("made/teacher", shape, {}, {}, [], "train-catalogue")
     checkpoint("made/distilled", SFT, {}, {"teacher": "made/teacher"}, [])
     with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/distilled"}):
         pass
     lineage = trace("distilled", Path("made/eval"), {})
-    assert [(each.name, each.stage) for each in lineage.trainings] == [
-        ("teacher", "train-catalogue"),
-        ("distilled", "sft"),
-    ]
+    trainings = [(each.name, each.stage) for each in lineage.trainings]
+    assert trainings == [("teacher", "train-catalogue"), ("distilled", "sft")]
 
 
 @pytest.mark.parametrize(
     ("config", "stage", "title"),
     [
-        (
-            CatalogueTrainConfig(corpus="c", sids="s", loss="sampled", max_grad_norm=0, output="made/it"),
-            "train-catalogue",
-            "catalogue model",
-        ),
-        (TigerTrainConfig(corpus="c", sids="s", output="made/it"), "train-tiger", "train-tiger"),
-        (DpoConfig(corpus="c", checkpoint="x", output="made/it"), "dpo", "S-DPO"),
+        (CatalogueTrainConfig(sids="s", loss="sampled", max_grad_norm=0, **MADE), "train-catalogue", "catalogue model"),
+        (TigerTrainConfig(sids="s", **MADE), "train-tiger", "train-tiger"),
+        (DpoConfig(checkpoint="x", **MADE), "dpo", "S-DPO"),
     ],
 )
 def test_a_training_is_called_by_the_stage_in_its_manifest(shop, config, stage, title):

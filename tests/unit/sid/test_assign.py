@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from minionerec.core.errors import DataError
 from minionerec.sid import collisions as resolving
-from minionerec.sid import kmeans
+from minionerec.sid import kmeans, report
 from minionerec.sid.collisions import resolve_collisions
 from minionerec.sid.embed.stored import VectorFile
 from minionerec.sid.kmeans import assign, balanced_assign, balanced_stream, fit_residual, reconstruct, residual_kmeans
@@ -28,30 +28,22 @@ def stored(tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_one_pass_gives_the_codes_and_distances_of_all(stored, threads, monkeypatch):
-    vectors, file = stored
-    monkeypatch.setattr(kmeans, "_BLOCK", 100)
-    codebooks = residual_kmeans(vectors, (8, 8), 0, 5)[1]
-    before = vectors.copy()
-    for given_rows in (vectors, file):
-        codes, left = assign(given_rows, codebooks, threads)
-        assert codes.dtype == np.int32 and (codes == assign(vectors, codebooks)[0]).all()
-        np.testing.assert_allclose(left, ((vectors - reconstruct(codes, codebooks)) ** 2).sum(axis=1), rtol=1e-4)
-    assert (vectors == before).all()
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_device_gives_the_codes_and_distances_of_the_cpu(stored, threads, monkeypatch):
+@pytest.mark.parametrize("device", [{}, {"device": "cpu:0"}], ids=["processor", "device"])
+def test_one_pass_gives_the_codes_and_distances_of_all(stored, threads, device, monkeypatch):
     vectors, file = stored
     monkeypatch.setattr(kmeans, "_BLOCK", 100)
     codebooks = residual_kmeans(vectors, (8, 8), 0, 5)[1]
     codes, left = assign(vectors, codebooks)
     before = vectors.copy()
     for given_rows in (vectors, file):
-        found, distances = assign(given_rows, codebooks, threads, "cpu:0")
-        assert found.dtype == np.int32 and (found == codes).mean() > 0.999  # sums may be ordered otherwise
-        assert (found == assign(vectors, codebooks, device="cpu:0")[0]).all()
-        np.testing.assert_allclose(distances, left, rtol=1e-3)
+        found, distances = assign(given_rows, codebooks, threads, **device)
+        assert found.dtype == np.int32 and (found == assign(vectors, codebooks, **device)[0]).all()
+        if device:
+            assert (found == codes).mean() > 0.999  # sums may be ordered otherwise
+            np.testing.assert_allclose(distances, left, rtol=1e-3)
+        else:
+            wanted = ((vectors - reconstruct(found, codebooks)) ** 2).sum(axis=1)
+            np.testing.assert_allclose(distances, wanted, rtol=1e-4)
     assert (vectors == before).all()
 
 
@@ -70,9 +62,8 @@ def test_codebooks_of_a_file_are_those_of_the_array(stored):
 
 def test_a_sample_of_so_many_rows_is_that_of_so_many_per_code(stored):
     vectors, _ = stored
-    one, other = (
-        residual_kmeans(vectors, (8, 4), 3, 5, **how) for how in ({"train_rows": 80}, {"train_points_per_code": 10})
-    )
+    ways = {"train_rows": 80}, {"train_points_per_code": 10}
+    one, other = (residual_kmeans(vectors, (8, 4), 3, 5, **way) for way in ways)
     assert one[0].tobytes() == other[0].tobytes()
 
 
@@ -101,9 +92,6 @@ def test_balanced_without_all_costs_costs_little_more(monkeypatch):
 
 def test_balanced_levels_of_many_items_are_balanced(stored, monkeypatch):
     vectors, file = stored
-    from minionerec.sid import kmeans as module
-
-    monkeypatch.setattr(module, "COSTS_BYTES", 1000)
     monkeypatch.setattr(kmeans, "COSTS_BYTES", 1000)
     codes, codebooks = residual_kmeans(file, (8, 8), 0, 5, balanced=True)
     assert all(set(np.bincount(column)) <= {112, 113} for column in codes.T)
@@ -140,10 +128,8 @@ def test_sinkhorn_needs_an_array(stored):
 def test_points_of_an_encoder_are_made_when_asked_for(stored):
     vectors, file = stored
     rng = np.random.default_rng(0)
-    layers = [
-        (rng.normal(size=(4, 6)).astype("f4"), np.zeros(4, "f4")),
-        (rng.normal(size=(3, 4)).astype("f4"), np.ones(3, "f4")),
-    ]
+    first, second = rng.normal(size=(4, 6)).astype("f4"), rng.normal(size=(3, 4)).astype("f4")
+    layers = [(first, np.zeros(4, "f4")), (second, np.ones(3, "f4"))]
     quantiser = Quantiser([rng.normal(size=(5, 3)).astype("f4")], Encoder(vectors.mean(axis=0), 2.0, layers, False))
     points, whole = EncodedVectors(file, quantiser), quantiser.points(vectors)
     assert points.shape == whole.shape and len(points) == 900
@@ -153,8 +139,6 @@ def test_points_of_an_encoder_are_made_when_asked_for(stored):
 
 
 def test_errors_of_a_file_are_of_a_sample_which_is_reported(stored, monkeypatch):
-    from minionerec.sid import report as module
-
     vectors, file = stored
     codes, codebooks = residual_kmeans(vectors, (8, 8), 0, 5)
     _, resolution = resolve_collisions(codes, "keep")
@@ -162,16 +146,14 @@ def test_errors_of_a_file_are_of_a_sample_which_is_reported(stored, monkeypatch)
     assert "error_rows" not in whole
     all_read = sid_report("m", codes, resolution, vectors=file, codebooks=codebooks)
     assert all_read["levels"] == whole["levels"] and all_read["error_rows"] == 900
-    monkeypatch.setattr(module, "ERROR_ROWS", 600)
+    monkeypatch.setattr(report, "ERROR_ROWS", 600)
     found = sid_report("m", codes, resolution, vectors=file, codebooks=codebooks, seed=1)
-    assert found["error_rows"] == 600 and "variance left is that of a sample of 600 items" in module.report_lines(found)
+    assert found["error_rows"] == 600 and "variance left is that of a sample of 600 items" in report.report_lines(found)
     for one, other in zip(found["levels"], whole["levels"], strict=True):
         assert one["use"] == other["use"] and one["error"] != other["error"]
         assert one["error"] == pytest.approx(other["error"], rel=0.1)
     rows = np.arange(0, 900, 3)
     use = level_use(codes, vectors=vectors[rows], codebooks=codebooks, rows=rows)[-1]
-    left, variance = (
-        ((vectors[rows] - reconstruct(codes[rows], codebooks)) ** 2).sum(),
-        ((vectors[rows] - vectors[rows].mean(0)) ** 2).sum(),
-    )
+    left = ((vectors[rows] - reconstruct(codes[rows], codebooks)) ** 2).sum()
+    variance = ((vectors[rows] - vectors[rows].mean(0)) ** 2).sum()
     assert use.error == pytest.approx(left / variance, rel=1e-4)

@@ -71,9 +71,8 @@ def test_every_level_is_balanced(seed, n, sizes):
 
 def test_balanced_levels_with_a_sample_beside_plain_ones():
     rng = np.random.default_rng(0)
-    vectors = (rng.normal(size=(30, 12))[rng.geometric(0.1, 4000) % 30] + rng.normal(size=(4000, 12))).astype(
-        np.float32
-    )
+    vectors = rng.normal(size=(30, 12))[rng.geometric(0.1, 4000) % 30] + rng.normal(size=(4000, 12))
+    vectors = vectors.astype(np.float32)
     left, biggest = {}, {}
     for balanced in (False, True):
         codes, codebooks = residual_kmeans(vectors, (16, 16), 0, 10, balanced=balanced, train_points_per_code=100)

@@ -115,9 +115,8 @@ def test_taken_sids_stay_taken():
 
 
 def test_relocate_without_room():
-    with pytest.raises(
-        DataError, match=r"9 items have no 9 distinct SIDs in codebooks of 2/4 codes\. Raise codebook_sizes"
-    ):
+    message = r"9 items have no 9 distinct SIDs in codebooks of 2/4 codes\. Raise codebook_sizes"
+    with pytest.raises(DataError, match=message):
         resolve_collisions(np.zeros((9, 2), int), "relocate", vectors=np.zeros((9, 1), np.float32), codebooks=LINE)
 
 

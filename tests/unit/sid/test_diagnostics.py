@@ -46,11 +46,8 @@ def test_evidence(shop):
     for row, fold in zip(kept, evidence.fold, strict=True):
         assert folds.setdefault(users[row], fold) == fold
     assert set(folds.values()) == set(range(FOLDS))
-    buyers = {
-        (item, user)
-        for user, history, target in zip(users, histories, targets, strict=True)
-        for item in [*history.tolist(), target]
-    }
+    rows = zip(users, histories, targets, strict=True)
+    buyers = {(item, user) for user, history, target in rows for item in [*history.tolist(), target]}
     assert evidence.buyers.nnz == len(buyers)
     np.testing.assert_allclose(np.sqrt(evidence.buyers.power(2).sum(axis=1)), 1, rtol=1e-5)
 
@@ -77,23 +74,16 @@ def test_bits_against_a_plain_loop(shop):
     codes = np.stack([codes[:, 0] // 2, rng.integers(0, 3, 40), np.where(rng.random(40) < 0.5, 1, -1)], axis=1)
     sids = [tuple(row) for row in codes.tolist()]
     for use_history in (True, False):
-        total = 0.0
-        for last, target, fold in zip(evidence.last, evidence.target, evidence.fold, strict=True):
-            others = [
-                (sids[i], sids[j])
-                for i, j, f in zip(evidence.last, evidence.target, evidence.fold, strict=True)
-                if f != fold
-            ]
+        total, rows = 0.0, list(zip(evidence.last, evidence.target, evidence.fold, strict=True))
+        for last, target, fold in rows:
+            others = [(sids[i], sids[j]) for i, j, f in rows if f != fold]
             total += np.log2(sids.count(sids[target]))
             for level in range(3):
                 reported, code = sids[target][:level], sids[target][: level + 1]
                 chance = 1 / len({sid[: level + 1] for sid in sids if sid[:level] == reported})
                 for known in range(4 if use_history else 1):
-                    alike = [
-                        after
-                        for before, after in others
-                        if before[:known] == sids[last][:known] and after[:level] == reported
-                    ]
+                    alike = [after for before, after in others if before[:known] == sids[last][:known]]
+                    alike = [after for after in alike if after[:level] == reported]
                     matching = sum(after[: level + 1] == code for after in alike)
                     chance = (matching + STRENGTH * chance) / (len(alike) + STRENGTH)
                 total -= np.log2(chance)

@@ -13,29 +13,24 @@ from minionerec.data.rows import LazySequence
 from minionerec.sid import table
 from minionerec.sid.table import ItemIds, SidTable
 
-
-@pytest.fixture
-def few(monkeypatch):
-    monkeypatch.setattr(table, "LARGE", 3)
-    monkeypatch.setattr(table, "_BLOCK", 2)
-
-
 CODES = np.array([[3, 1, 0], [3, 2, -1], [3, 1, 1], [3, 2, -1], [0, 2, 5], [3, 1, 0]])
 IDS = ["w", "ä", "y", '"', "v\\", "last"]
 
 
-def both(monkeypatch):
+@pytest.fixture
+def few(monkeypatch):
+    """A table that is small, its fingerprint, and the same table where a few items are many."""
     small = SidTable(CODES, IDS)
     for name in ("token_tuples", "sids"):
         getattr(small, name)
     fingerprint = small.fingerprint
     monkeypatch.setattr(table, "LARGE", 3)
     monkeypatch.setattr(table, "_BLOCK", 2)
-    return small, SidTable(CODES, IDS), fingerprint
+    return small, fingerprint, SidTable(CODES, IDS)
 
 
-def test_large_tables_say_what_small_ones_do(monkeypatch, tmp_path):
-    small, large, fingerprint = both(monkeypatch)
+def test_large_tables_say_what_small_ones_do(few):
+    small, fingerprint, large = few
     assert isinstance(large.item_ids, ItemIds) and isinstance(large.sids, LazySequence) and isinstance(small.sids, list)
     assert large.fingerprint == fingerprint
     assert list(large.sids) == small.sids and list(large.token_tuples) == small.token_tuples
@@ -49,7 +44,7 @@ def test_large_tables_say_what_small_ones_do(monkeypatch, tmp_path):
 
 
 def test_written_and_read(few, tmp_path):
-    made = SidTable(CODES, IDS)
+    *_, made = few
     made.save_index(tmp_path / "index.json")
     assert [path.name for path in tmp_path.iterdir()] == ["codes.parquet"]
     frame = pd.read_parquet(tmp_path / "codes.parquet")
@@ -67,15 +62,15 @@ def test_written_and_read(few, tmp_path):
         SidTable.load_index(tmp_path, ["w", "y", "w"])
 
 
-def test_both_forms_have_one_fingerprint(tmp_path, monkeypatch):
-    small, large, _ = both(monkeypatch)
+def test_both_forms_have_one_fingerprint(tmp_path, few):
+    small, _, large = few
     content = {item: list(tokens) for item, tokens in zip(IDS, small.token_tuples, strict=True)}
     (tmp_path / "index.json").write_text(json.dumps(content))
     assert SidTable.load_index(tmp_path / "index.json").fingerprint == large.fingerprint == small.fingerprint
 
 
 def test_items_of_large_tables_are_checked(few):
-    made = SidTable(CODES, IDS)
+    *_, made = few
     made.check_items(IDS, "corpus")
     with pytest.raises(DataError, match="corpus: item 2 is 'z', in the SID table 'y'"):
         made.check_items(["w", "ä", "z", '"', "v\\", "last"], "corpus")

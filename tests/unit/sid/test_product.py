@@ -94,9 +94,8 @@ def test_equal_vectors_get_equal_digits():
 
 
 def test_what_cannot_be_cut():
-    with pytest.raises(
-        DataError, match=r"vectors of 12 dimensions cannot be split into 13 digits.* Lower digits, or raise dim"
-    ):
+    message = r"vectors of 12 dimensions cannot be split into 13 digits.* Lower digits, or raise dim"
+    with pytest.raises(DataError, match=message):
         product_kmeans(correlated(50), [4] * 13)
     with pytest.raises(DataError, match="50 items cannot fill a codebook of 64 codes"):
         product_kmeans(correlated(50), [64] * 3)

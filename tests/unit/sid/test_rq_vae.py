@@ -44,9 +44,8 @@ def test_plus_starts_at_residual_kmeans_and_ends_no_worse():
     use = level_use(codes, vectors=vectors, codebooks=[book * scale for book in codebooks])
     left = ((vectors - mean - scale * reconstruct(codes, codebooks)) ** 2).sum()
     assert errors == [pytest.approx(left / ((vectors - mean) ** 2).sum(), rel=1e-4)] and use[1].used == 8
-    tuned, later, best, _ = fit_rq_vae(
-        vectors, (8, 8), 3, plus=True, epochs=200, learning_rate=1e-3, hidden_sizes=(12,)
-    )
+    more = {"epochs": 200, "learning_rate": 1e-3}
+    tuned, later, best, _ = fit_rq_vae(vectors, (8, 8), 3, plus=True, hidden_sizes=(12,), **more)
     assert later[0] == errors[0] and later[best] < 0.99 * errors[0]
     assert tuned.points(vectors).shape == vectors.shape
 
@@ -80,11 +79,14 @@ def test_dead_codes_are_revived():
     assert revived > 0
 
 
+def drawn(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
 def test_gradient_passes_straight_through_and_codebooks_follow_residuals():
     model = _RqVae(np.zeros((1, 4), np.float32), (5,), 3, False, torch.Generator().manual_seed(0))
-    books = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(1))
+    books, inputs = drawn(1, 2, 6, 3), drawn(9, 7, 4)
     model.codebooks.extend(torch.nn.Parameter(book) for book in books)
-    inputs = torch.randn(7, 4, generator=torch.Generator().manual_seed(9))
     latents = model.encoder(inputs).detach().requires_grad_()
     codes, loss, residuals = model.quantise(latents)
     left = latents.detach()
@@ -98,7 +100,7 @@ def test_gradient_passes_straight_through_and_codebooks_follow_residuals():
     torch.testing.assert_close(residuals[-1].detach(), left)
     decoded = model.decoder(latents - residuals[-1].detach())
     seen = (latents.detach() - left).requires_grad_()
-    weights = torch.randn(7, 4, generator=torch.Generator().manual_seed(3))
+    weights = drawn(3, 7, 4)
     (through,) = torch.autograd.grad((decoded * weights).sum(), latents, retain_graph=True)
     (direct,) = torch.autograd.grad((model.decoder(seen) * weights).sum(), seen)
     torch.testing.assert_close(through, direct)

@@ -96,11 +96,9 @@ def test_distinct_items_with_room_get_distinct_codes():
 def test_sids_of_other_items_stay_taken():
     line = [np.array([[0.0]], np.float32), np.array([[0.0], [1.0], [2.0], [3.0]], np.float32)]
     vectors = np.array([[1.1], [1.4]], np.float32)
-    taken = np.array([[0, 1, -1], [0, 2, 0]])
-    found, _ = resolve_collisions(np.array([[0, 1], [0, 1]]), "sinkhorn", vectors=vectors, codebooks=line, taken=taken)
+    codes, about = np.array([[0, 1], [0, 1]]), {"vectors": vectors, "codebooks": line}
+    found, _ = resolve_collisions(codes, "sinkhorn", **about, taken=np.array([[0, 1, -1], [0, 2, 0]]))
     assert found.tolist() == [[0, 0], [0, 3]]
     full = np.array([[0, code] for code in range(4)])
-    stuck_codes, stuck = resolve_collisions(
-        np.array([[0, 1], [0, 1]]), "sinkhorn", vectors=vectors, codebooks=line, taken=full
-    )
+    stuck_codes, stuck = resolve_collisions(codes, "sinkhorn", **about, taken=full)
     assert stuck_codes.tolist() == [[0, 1], [0, 1]] and stuck.after.sharing_items == 3

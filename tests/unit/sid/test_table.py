@@ -16,10 +16,7 @@ def write(path, content):
     return path
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=5), min_size=1, max_size=8),
-    st.integers(0, 2**31),
-)
+@given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=5), min_size=1, max_size=8), st.integers(0, 2**31))
 def test_round_trip_of_index_json(tmp_path_factory, sids, salt):
     path = tmp_path_factory.mktemp("round") / "index.json"
     content = {
@@ -59,16 +56,20 @@ def test_bad_tokens_name_file_and_item(tmp_path, tokens):
         SidTable.load_index(path)
 
 
-def test_missing_item_and_bad_files(tmp_path):
-    path = write(tmp_path / "index.json", {"x": ["<a_1>"]})
-    with pytest.raises(DataError, match=r"index\.json: item 'y' has no SID\. Build SIDs"):
-        SidTable.load_index(path, ["x", "y"])
-    with pytest.raises(DataError, match="expected an object of item id → token strings, got list"):
-        SidTable.load_index(write(tmp_path / "list.json", "[]"))
-    with pytest.raises(ArtefactError, match="not valid JSON"):
-        SidTable.load_index(write(tmp_path / "half.json", '{"x": ["<a_1'))
-    with pytest.raises(ArtefactError, match="no such file"):
-        SidTable.load_index(tmp_path / "none.json")
+@pytest.mark.parametrize(
+    ("content", "ids", "error", "message"),
+    [
+        ({"x": ["<a_1>"]}, ["x", "y"], DataError, r"index\.json: item 'y' has no SID\. Build SIDs"),
+        ("[]", None, DataError, "expected an object of item id → token strings, got list"),
+        ('{"x": ["<a_1', None, ArtefactError, "not valid JSON"),
+        (None, None, ArtefactError, "no such file"),
+    ],
+)
+def test_missing_item_and_bad_files(tmp_path, content, ids, error, message):
+    with pytest.raises(error, match=message):
+        SidTable.load_index(
+            tmp_path / "index.json" if content is None else write(tmp_path / "index.json", content), ids
+        )
 
 
 def test_check_items():

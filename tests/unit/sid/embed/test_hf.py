@@ -13,59 +13,58 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.sid.embed.encoder import encoder_inputs
 from minionerec.sid.embed.hf import POOLINGS, HFEncoder
 
-TEXTS = [
-    "red lamp",
-    "oak",
-    "blue steel bolt long long table",
-    "lamp lamp red oak",
-    "steel table",
-    "bolt red lamp oak oak",
-]
+TEXTS = ["red lamp", "oak", "blue steel bolt long long table", "lamp lamp red oak", "steel table"]
+TEXTS += ["bolt red lamp oak oak"]
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+T5 = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_heads": 2}
+SPREAD = {"initializer_range": 0.5}
+
+
+def save_model(kind, path, side="right", **settings):
+    """Write a model of random weights, and its tokenizer: of bytes for Qwen and OPT, and of words for others."""
+    from transformers import CONFIG_MAPPING, AutoModel
+
+    of_bytes = kind in ("qwen2", "opt")
+    more = {"num_key_value_heads": 1} if kind == "qwen2" else {}
+    sizes = {"vocab_size": 300 if of_bytes else 20, **(T5 if kind == "t5" else SIZES), **more}
+    torch.manual_seed(0)
+    model = AutoModel.from_config(CONFIG_MAPPING[kind](**{**sizes, **settings}))
+    model.save_pretrained(path)
+    save_byte_tokenizer(path, side) if of_bytes else save_tokenizer(path)
+    return model
 
 
 @pytest.fixture(scope="module", params=["bert", "qwen2", "qwen2-left", "t5"])
 def model_path(request, tmp_path_factory):
-    from transformers import BertConfig, BertModel, Qwen2Config, Qwen2Model, T5Config, T5Model
-
-    torch.manual_seed(0)
+    kind, _, side = request.param.partition("-")
+    more = {"t5": {"num_layers": 2}, "bert": {"max_position_embeddings": 40}}.get(kind, {})
+    more = more if kind == "t5" else {**more, **SPREAD, "num_hidden_layers": 2}
     path = tmp_path_factory.mktemp(request.param)
-    if request.param == "bert":
-        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-        model = BertModel(BertConfig(vocab_size=20, max_position_embeddings=40, initializer_range=0.5, **sizes))
-    elif request.param == "t5":
-        model = T5Model(T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2))
-    else:
-        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-        config = Qwen2Config(vocab_size=300, num_key_value_heads=1, initializer_range=0.5, **sizes)
-        model = Qwen2Model(config)
-    model.save_pretrained(path)
-    if request.param.startswith("qwen2"):
-        save_byte_tokenizer(path, "left" if request.param == "qwen2-left" else "right")
-    else:
-        save_tokenizer(path)
+    save_model(kind, path, side or "right", **more)
     return str(path)
 
 
 @cache
 def oracle(path):
-    """Tokenizer and model."""
     from transformers import AutoModel, AutoTokenizer
 
     model = AutoModel.from_pretrained(path).eval()
     return AutoTokenizer.from_pretrained(path), model.get_encoder() if model.config.is_encoder_decoder else model
 
 
+def pooled(states):
+    """States of one text by pooling."""
+    weights = torch.arange(1.0, len(states) + 1)
+    kinds = {"mean": states.mean(0), "last": states[-1], "cls": states[0], "max": states.max(0).values}
+    return kinds | {"weighted": weights @ states / weights.sum()}
+
+
 def one_by_one(texts, path, pooling):
     """The dumb oracle: no batch, no padding, no mask."""
     tokenizer, model = oracle(path)
-    rows = []
     with torch.no_grad():
-        for text in texts:
-            states = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0]
-            weights = torch.arange(1.0, len(states) + 1)[:, None]
-            kinds = {"mean": states.mean(0), "last": states[-1], "cls": states[0], "max": states.max(0).values}
-            rows.append((kinds | {"weighted": (weights * states).sum(0) / weights.sum()})[pooling].numpy())
-    return np.stack(rows)
+        ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in texts]
+        return np.stack([pooled(model(input_ids=each).last_hidden_state[0])[pooling].numpy() for each in ids])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls", "max", "weighted"])
@@ -148,28 +147,17 @@ def test_poolings_against_a_loop_on_both_padding_sides(side):
     hidden[mask == 0] = float("nan")  # nothing of the padding may leak
     for row, n in enumerate(lengths):
         real = hidden[row, :n] if side == "right" else hidden[row, 5 - n :]
-        torch.testing.assert_close(POOLINGS["mean"](hidden, mask)[row], real.mean(0))
-        torch.testing.assert_close(POOLINGS["last"](hidden, mask)[row], real[-1])
-        torch.testing.assert_close(POOLINGS["cls"](hidden, mask)[row], real[0])
-        torch.testing.assert_close(POOLINGS["max"](hidden, mask)[row], real.max(0).values)
-        weights = torch.arange(1.0, n + 1)
-        torch.testing.assert_close(POOLINGS["weighted"](hidden, mask)[row], weights @ real / weights.sum())
+        for pooling, pool in POOLINGS.items():
+            torch.testing.assert_close(pool(hidden, mask)[row], pooled(real)[pooling])
 
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 TYPES = "sentence_transformers.models"
 
 
 @pytest.fixture
 def bert(tmp_path):
     """A folder with a BERT and its tokenizer."""
-    from transformers import BertConfig, BertModel
-
-    torch.manual_seed(0)
-    BertModel(BertConfig(vocab_size=20, max_position_embeddings=40, initializer_range=0.5, **SIZES)).save_pretrained(
-        tmp_path
-    )
-    save_tokenizer(tmp_path)
+    save_model("bert", tmp_path, max_position_embeddings=40, **SPREAD)
     return tmp_path
 
 
@@ -256,10 +244,7 @@ def test_parts_of_a_model_that_are_not_supported(bert, kinds, pooling, message):
 
 
 def test_models_that_give_no_states_of_tokens(tmp_path):
-    from transformers import DPRConfig, DPRQuestionEncoder
-
-    DPRQuestionEncoder(DPRConfig(vocab_size=20, **SIZES)).save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
+    save_model("dpr", tmp_path)
     with pytest.raises(ConfigError, match="a model of type 'dpr' gives no states of tokens of texts"):
         HFEncoder(str(tmp_path), device="cpu")
 
@@ -272,11 +257,7 @@ def test_a_projection_that_the_library_does_not_apply(bert):
 
 
 def test_states_of_another_width_than_the_configuration_says(tmp_path):
-    from transformers import OPTConfig, OPTModel
-
-    sizes = {"hidden_size": 16, "word_embed_proj_dim": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
-    OPTModel(OPTConfig(vocab_size=300, ffn_dim=8, do_layer_norm_before=False, **sizes)).save_pretrained(tmp_path)
-    save_byte_tokenizer(tmp_path, "right")
+    save_model("opt", tmp_path, word_embed_proj_dim=6, ffn_dim=8, do_layer_norm_before=False)
     found = HFEncoder(str(tmp_path), device="cpu").encode(["red", ""])[0]
     assert found.shape == (2, 6)
     np.testing.assert_allclose(found[:1], one_by_one(["red"], str(tmp_path), "mean"), atol=1e-5)
@@ -285,29 +266,19 @@ def test_states_of_another_width_than_the_configuration_says(tmp_path):
 def test_an_encoder_without_its_decoder(tmp_path):
     from transformers import T5Config, T5EncoderModel
 
-    T5EncoderModel(T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)).save_pretrained(
-        tmp_path
-    )
+    T5EncoderModel(T5Config(vocab_size=20, num_layers=1, **T5)).save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
     assert HFEncoder(str(tmp_path), device="cpu").encode(["red"])[0].any()
 
 
 def test_positions_that_padding_takes_are_not_read(tmp_path):
-    from transformers import RobertaConfig, RobertaModel
-
-    RobertaModel(RobertaConfig(vocab_size=20, max_position_embeddings=12, pad_token_id=1, **SIZES)).save_pretrained(
-        tmp_path
-    )
-    save_tokenizer(tmp_path)
+    save_model("roberta", tmp_path, max_position_embeddings=12, pad_token_id=1)
     _, tokens, truncated = HFEncoder(str(tmp_path), device="cpu").encode(["oak " * 8, "oak " * 9])
     assert tokens.tolist() == [10, 10] and truncated.tolist() == [False, True]
 
 
 def test_the_end_token_that_the_tokenizer_asks_for(tmp_path):
-    from transformers import Qwen2Config, Qwen2Model
-
-    Qwen2Model(Qwen2Config(vocab_size=300, num_key_value_heads=1, **SIZES)).save_pretrained(tmp_path)
-    save_byte_tokenizer(tmp_path, "right")
+    save_model("qwen2", tmp_path)
     plain = HFEncoder(str(tmp_path), "last", device="cpu", max_length=4)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     write_json(tmp_path, "tokenizer_config.json", settings | {"add_eos_token": True})
@@ -317,11 +288,7 @@ def test_the_end_token_that_the_tokenizer_asks_for(tmp_path):
 
 
 def test_text_without_a_token_gets_the_zero_vector(tmp_path):
-    from transformers import Qwen2Config, Qwen2Model
-
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-    Qwen2Model(Qwen2Config(vocab_size=300, num_key_value_heads=1, **sizes)).save_pretrained(tmp_path)
-    save_byte_tokenizer(tmp_path, "right")
+    save_model("qwen2", tmp_path)
     found, tokens, _ = HFEncoder(str(tmp_path), device="cpu").encode(["", "oak"])
     assert not found[0].any() and found[1].any() and (tokens == 0).tolist() == [True, False]
 
@@ -339,21 +306,15 @@ def test_bad_settings(settings, message):
 
 
 def test_directory_without_a_model(tmp_path):
-    message = (
-        r"is not 'tfidf', 'wordllama', 'interactions', a \.npy or \.parquet file, a directory of vectors or a Hugging"
-    )
-    with pytest.raises(ConfigError, match=message):
+    others = r"a \.npy or \.parquet file, a directory of vectors or a Hugging"
+    with pytest.raises(ConfigError, match=f"is not 'tfidf', 'wordllama', 'interactions', {others}"):
         HFEncoder(str(tmp_path), device="cpu")
 
 
 def test_overflow_is_an_error(tmp_path):
-    from transformers import BertConfig, BertModel
-
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-    model = BertModel(BertConfig(vocab_size=20, **sizes))
+    model = save_model("bert", tmp_path)
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[8] = float("nan")  # "oak"
     model.save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
     with pytest.raises(DataError, match=r"the vector of 'oak' is not finite \(1 of 2\)"):
         HFEncoder(str(tmp_path), device="cpu").encode(["red", "oak"])

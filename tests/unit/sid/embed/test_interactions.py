@@ -49,23 +49,16 @@ def test_items_of_one_group_are_near_and_items_without_training_examples_have_ze
 
 
 def test_validation_and_test_examples_are_not_read():
-    corpus = bought_together()
-    turned = {
-        split: SplitExamples.of(
-            rows.users.tolist(),
-            [history[::-1] for history in rows.histories],
-            (rows.targets + 7).astype(np.int32) % corpus.n_items,
-        )
-        for split, rows in (("valid", corpus.valid), ("test", corpus.test))
-    }
-    settings = VectorSource(encoder="interactions", dimensions=5)
+    corpus, settings = bought_together(), VectorSource(encoder="interactions", dimensions=5)
+
+    def changed(rows, histories):
+        return SplitExamples.of(rows.users, histories, (rows.targets + 7).astype(np.int32) % corpus.n_items)
+
+    held_out = {"valid": corpus.valid, "test": corpus.test}
+    turned = {name: changed(rows, [past[::-1] for past in rows.histories]) for name, rows in held_out.items()}
     before = make_vectors(corpus, settings, {})
     assert make_vectors(replace(corpus, **turned), settings, {}).tobytes() == before.tobytes()
-    train = SplitExamples.of(
-        corpus.train.users.tolist(),
-        list(corpus.train.histories),
-        (corpus.train.targets + 7).astype(np.int32) % corpus.n_items,
-    )
+    train = changed(corpus.train, list(corpus.train.histories))
     assert make_vectors(replace(corpus, train=train), settings, {}).tobytes() != before.tobytes()
 
 

@@ -35,19 +35,13 @@ def test_no_text_at_all_is_an_error():
 
 
 def test_tfidf_puts_like_texts_together():
-    texts = [
-        "steel hex bolt",
-        "steel bolt hex long",
-        "cotton lab coat",
-        "white cotton lab coat",
-        "hex bolt",
-        "lab coat",
-    ]
+    bolts = ["steel hex bolt", "steel bolt hex long", "hex bolt"]
+    texts = [*bolts, "cotton lab coat", "white cotton lab coat", "lab coat"]
     vectors = tfidf_svd(texts, 3, seed=0)
     assert vectors.dtype == np.float32 and vectors.shape == (6, 3)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     likeness = vectors @ vectors.T
-    bolts, coats = [0, 1, 4], [2, 3, 5]
+    bolts, coats = [0, 1, 2], [3, 4, 5]
     assert likeness[np.ix_(bolts, bolts)].min() > likeness[np.ix_(bolts, coats)].max() + 0.3
 
 
@@ -121,18 +115,12 @@ def test_wordllama_gives_its_own_vectors_without_the_network(monkeypatch):
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(f"socket.socket.{name}", refuse)
     monkeypatch.setattr("socket.getaddrinfo", refuse)
-    texts = [
-        "Final DOOM",
-        "",
-        "FINAL FANTASY VII",
-        "a oak table, solid; Größe 3 — 木",
-        *(f"part {i}" for i in range(600)),
-    ]
+    texts = ["Final DOOM", "", "FINAL FANTASY VII", "a oak table, solid; Größe 3 — 木"]
+    texts += [f"part {i}" for i in range(600)]
     found = wordllama_vectors(texts)
     weights, tokenizer = encoder_inputs("wordllama").values()
-    own = wordllama.WordLlamaInference(
-        load_file(weights)["embedding.weight"], Tokenizer.from_file(str(tokenizer))
-    ).embed([text for text in texts if text], norm=True)
+    model = wordllama.WordLlamaInference(load_file(weights)["embedding.weight"], Tokenizer.from_file(str(tokenizer)))
+    own = model.embed([text for text in texts if text], norm=True)
     assert found.dtype == np.float32 and found.shape == (604, 256) and not found[1].any()
     np.testing.assert_allclose(np.delete(found, 1, axis=0), own, atol=1e-6)
     assert found[2].tobytes() == wordllama_vectors(texts[2:3])[0].tobytes()  # whatever stands beside it
@@ -145,7 +133,6 @@ def test_wordllama_that_is_missing_or_lacks_a_file(tmp_path, monkeypatch):
         wordllama_vectors(["a"])
     spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
     monkeypatch.setattr(encoder, "find_spec", lambda name: spec)
-    with pytest.raises(
-        ConfigError, match=r"weights/l2_supercat_256\.safetensors: no such file\. .*nothing is downloaded"
-    ):
+    message = r"weights/l2_supercat_256\.safetensors: no such file\. .*nothing is downloaded"
+    with pytest.raises(ConfigError, match=message):
         encoder_inputs("wordllama")
