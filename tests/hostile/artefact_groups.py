@@ -138,9 +138,15 @@ TIMES = (
 """Times of requests, most of which are none, or not in the form of the others."""
 
 
+ODD = ("view", "", 3, -1, 0, 1, 1.5, 1e308, float("inf"), float("nan"), "2", True, None, [], {}, ["view"], {"a": 1})
+"""Values of other fields, of which most fields take few."""
+
+
 def _make_request(folder: Path) -> None:
     times = {"times": ["2018-11-05", None, "2018-11-05T09:30:00"], "now": "2018-11-06"}
     request = {"history": ["i1", "i2", "i9"], "k": 3, "exclude_seen": True, "session_context": "unknown", **times}
+    request |= {"events": ["view", None, "purchase"], "columns": ["brand"], "boost": {"brand": {"Acme": 1.2}}}
+    request |= {"at_most": {"brand": 2}, "diversity": 0.3}
     seconds = {"times": [1_541_376_000, 1_541_379_600, None], "now": 1_541_380_000}
     (folder / "body.json").write_text(json.dumps({"requests": [request, request | seconds]}))
 
@@ -153,6 +159,11 @@ def _strike_request(rng: Random, clean: Path, folder: Path) -> str:
         for _ in range(rng.randint(1, 2)):
             holder, key = rng.choice(((request, "now"), (request["times"], rng.randrange(3))))
             holder[key] = rng.choice(TIMES)
+        if rng.random() < 0.5:
+            fields = (request, request["events"], request["boost"], request["boost"]["brand"], request["at_most"])
+            holder = rng.choice(fields)
+            keys = range(len(holder)) if isinstance(holder, list) else (*holder, "other")
+            holder[rng.choice(keys)] = rng.choice(ODD)
         path.write_text(json.dumps(body))
     else:
         mutate.change_file(rng, path, mutate.spoil_json)
@@ -163,12 +174,19 @@ def _strike_request(rng: Random, clean: Path, folder: Path) -> str:
         raise DataError(refused.message) from None
     for request in requests:
         _check_times(request)
+        events = request.events or [None] * len(request.history)
+        holds(len(events) == len(request.history), "events of other items")
+        holds(all(event is None or isinstance(event, str) for event in events), "events that are no texts")
+        holds(0 <= request.diversity <= 1, f"diversity {request.diversity}")
+        factors = [factor for of in (request.boost or {}).values() for factor in of.values()]
+        holds(all(0 < factor <= 1e6 for factor in factors), f"factors {factors}")
+        holds(all(type(most) is int and most >= 1 for most in (request.at_most or {}).values()), "at_most of no number")
     return "read"
 
 
 def _make_histories(folder: Path) -> None:
     times = {"times": ["2018-11-05", "2018-11-05T09:30:00"], "now": "2018-11-06"}
-    rows = [{"history": [f"i{n}", "i2"], "user": f"u{n}", **times} for n in range(5)]
+    rows = [{"history": [f"i{n}", "i2"], "user": f"u{n}", "events": ["view", None], **times} for n in range(5)]
     (folder / "histories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pd.DataFrame(rows).to_parquet(folder / "histories.parquet")
 
