@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from support.pages import page_text
 from support.paths import ROOT
 from support.tokenizers import save_qwen_tokenizer
 
@@ -215,7 +216,7 @@ def test_it_ends_in_lists_and_a_report(run):
         assert read_manifest(folder / name)["counts"]["rows"] == EXAMPLES["test"]
         found = read_json(folder / name / "metrics.json")["recommenders"]["beam search"]
         assert found["rows"] == EXAMPLES["test"] and 0 < found["sid"]["HR@50"][0] <= 1
-    page = (folder / "report/report.html").read_text()
+    page = page_text(folder / "report/report.html")
     assert "| SFT |" in page and "| GRPO |" in page
     assert "| … later | 13 26 % |" in page  # by the times of the part
     assert "Report: runs/industrial_qwen_0.5b/report/report.html" in done.stdout

@@ -176,8 +176,8 @@ def _run(folder):
 
 
 def _artefacts(folder):
-    """What a recipe made, but for what says when and how long, and what trainers keep to go on from."""
-    beside = (".log", ".record.json", ".lock")
+    """What a recipe made, but for what says when and how long, as a report's page does, and what trainers go on from."""
+    beside = (".log", ".record.json", ".lock", "report/report.html", "report/manifest.json")
     found = bytes_of(folder / "made")
     return {file: content for file, content in found.items() if not file.endswith(beside) and ".finished/" not in file}
 
