@@ -176,7 +176,7 @@ def _run(folder):
 
 
 def _artefacts(folder):
-    """What a recipe made, but for what says when and how long, as a report's page does, and what trainers go on from."""
+    """What a recipe made, but for what says when and how long, as a page does, and what trainers keep to go on from."""
     beside = (".log", ".record.json", ".lock", "report/report.html", "report/manifest.json")
     found = bytes_of(folder / "made")
     return {file: content for file, content in found.items() if not file.endswith(beside) and ".finished/" not in file}
