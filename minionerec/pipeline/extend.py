@@ -29,7 +29,7 @@ from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.build import sid_neighbours, sid_text
+from minionerec.training.neighbours import sid_neighbours, sid_text
 
 logger = get_logger(__name__)
 
@@ -133,11 +133,11 @@ def _extend(
     text = None
     if model.config.text_width:
         texts = None if fitted is None else fitted.texts
-        text = sid_text(corpus, table, vectors, model.config.text_width, texts)
+        text = sid_text(corpus, table.sid_numbers, vectors, model.config.text_width, texts)
         _check_text(model, before, table, text, checkpoint, vectors)
     transitions = None if model.pairs is None else _counted(corpus, table, model)
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
-    alike = None if model.experts is None else sid_neighbours(corpus, table, vectors, text)
+    alike = None if model.experts is None else sid_neighbours(corpus, table.sid_numbers, vectors, text)
     grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), text, transitions, start, alike)
     return replace(bundle, model=grown, table=table)
 

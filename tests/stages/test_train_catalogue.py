@@ -45,9 +45,9 @@ from minionerec.pipeline.grpo import run_grpo
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.build import sid_text
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
 from minionerec.training.catalogue.windows import collate
+from minionerec.training.neighbours import sid_text
 
 SAMPLED = {"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0}
 
@@ -131,8 +131,8 @@ def test_text_of_an_sid_is_the_mean_of_its_items(trained, tmp_path):
     codes[1] = codes[0]
     table = SidTable(codes, corpus.items["item_id"].tolist())
     run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(tmp_path / "vectors"), dimensions=8))
-    text = sid_text(corpus, table, str(tmp_path / "vectors"), 8)
-    plain = sid_text(corpus, SidTable.load_index(folder / "sids"), str(tmp_path / "vectors"), 8)
+    text = sid_text(corpus, table.sid_numbers, str(tmp_path / "vectors"), 8)
+    plain = sid_text(corpus, SidTable.load_index(folder / "sids").sid_numbers, str(tmp_path / "vectors"), 8)
     assert text.dtype == np.float32 and text.shape == (N_ITEMS - 1, plain.shape[1])
     assert np.allclose(text[0], plain[:2].mean(0), atol=1e-6)
     assert np.allclose(text[1:], plain[2:])
