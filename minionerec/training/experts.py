@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.sparse import csr_array
 
 from minionerec.core.log import get_logger, progress
 from minionerec.data.contexts import UNKNOWN
+from minionerec.data.corpus import Corpus
 from minionerec.data.transitions import count_transitions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue.blocks import newest_slots
@@ -23,7 +25,8 @@ from minionerec.models.nn.experts import (
     mean_of_neighbours,
 )
 from minionerec.models.nn.rows import top_scores
-from minionerec.training.catalogue.windows import SidWindows, some_rows
+from minionerec.training.catalogue.windows import SidWindows, corpus_parts, some_rows
+from minionerec.training.neighbours import corpus_neighbours
 
 logger = get_logger(__name__)
 
@@ -38,6 +41,9 @@ HALF_LIVES = (0.1, 0.01)
 """Half-lives of the two popularities, as shares of all training targets."""
 TREND, NEWEST_TREND, TRANSITION_HALF_LIFE = 0.1, 0.03, 0.3
 """Half-lives of what describes items, and of transition counts."""
+RECENCY = 3.0
+"""How fast the weights of targets fall with their age (`minionerec.data.windows.recency_of`), for a model that was
+trained without such weights."""
 MOST_EXAMPLES = 12_000
 """Held-out examples that weights are fitted on, at most."""
 _PRIOR = 20.0  # further times that an item was in a history, with the share of all items
@@ -118,6 +124,21 @@ def count_experts(parts: WindowParts, size: int, recency: float, neighbours: Seq
         item_features(by_age[np.inf], by_age[TREND], by_age[NEWEST_TREND]),
         neighbours,
     )
+
+
+def corpus_experts(corpus: Corpus, numbers: np.ndarray) -> Experts:
+    """Experts of SIDs by counts of the training examples of a corpus; they are off.
+
+    Targets are weighed by their ages with a `RECENCY` where the split is by time. Neighbours are those of
+    `minionerec.training.neighbours.corpus_neighbours`.
+
+    Args:
+        corpus: The corpus.
+        numbers: int64 (I,), the SID of each of its items, from 0.
+    """
+    recency = RECENCY if "global time" in corpus.split else 0.0
+    alike = corpus_neighbours(corpus, numbers)
+    return count_experts(partial(corpus_parts, corpus, numbers, recency), int(numbers.max()) + 1, recency, alike)
 
 
 @dataclass(frozen=True)
@@ -341,6 +362,13 @@ def fit_experts(
     with torch.no_grad():
         candidates = _Candidates(experts, examples, score)
     if len(candidates.example) < _FEWEST:
+        logger.info(
+            "Experts are left out: %d of %d validation examples have their target among the candidates, and %d are "
+            "needed.",
+            len(candidates.example),
+            len(examples),
+            _FEWEST,
+        )
         return None
     return _fit(experts, candidates, examples, score)
 
