@@ -15,12 +15,13 @@ from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
 from minionerec.models.decoding.beam import BeamResult
 from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.decoder import decode_batches, fitting_batch_size
-from minionerec.recommend.rankers.experts import ALL_SIDS, ExpertSearch, dense
+from minionerec.recommend.rankers.experts import ExpertSearch, dense
 from minionerec.recommend.rankers.language import LanguageRanker
 from minionerec.recommend.rankers.lists import split_queries
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.training.catalogue.windows import held_out_windows, older_sids
 from minionerec.training.experts import corpus_experts, fit_experts
+from minionerec.training.neighbours import corpus_neighbours
 
 logger = get_logger(__name__)
 
@@ -50,14 +51,14 @@ def with_experts(bundle: Bundle, corpus: Corpus, seed: int) -> tuple[Bundle, dic
         )
         return bundle, {}
     device = torch.device(bundle.model.device)
-    experts = corpus_experts(corpus, numbers).to(device)
+    experts = corpus_experts(corpus, numbers, corpus_neighbours(corpus, numbers)).to(device)
     ranker = LanguageRanker(bundle, corpus)
     rows = corpus.chosen("valid", corpus.sample_numbers("valid", MOST_EXAMPLES, seed))
     queries = split_queries(rows, ranker.context)
     heldout = held_out_windows(rows, numbers, corpus.max_history, "session_context" in ranker.context)
     heldout["older"] = older_sids(rows, numbers, corpus.max_history)
     search = ExpertSearch(ranker, experts)
-    if search.n_sids > ALL_SIDS:  # the experts alone name candidates, by weights that were fitted without a model
+    if not search.scores_all:  # the experts alone name candidates, by weights that were fitted without a model
         fit_experts(experts, heldout, None, seed)
     asked = [replace(queries, session_context=None), *([] if queries.session_context is None else [queries])]
     sids, scores = (torch.stack(parts) for parts in zip(*(_candidates(search, each) for each in asked), strict=True))

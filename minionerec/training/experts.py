@@ -26,7 +26,6 @@ from minionerec.models.nn.experts import (
 )
 from minionerec.models.nn.rows import top_scores
 from minionerec.training.catalogue.windows import SidWindows, corpus_parts, some_rows
-from minionerec.training.neighbours import corpus_neighbours
 
 logger = get_logger(__name__)
 
@@ -71,6 +70,7 @@ _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
 _UNSOLD = 1.5  # a target without training examples counts for so many, as their share rises after training
 _STEPS, _RATE, _SHARP = 80, 0.06, (0.3, 0.05)  # of fitting; the width of a step from rank to rank, at first and at last
 _PENALTY = 45.0  # over the number of examples: of squared weights of features, each of variance 1, but the constant
+_PENALTY_ALONE = 1000.0  # the same without a model
 _FOLDS = 3
 _SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the way from the model alone to the weights; few examples bear less
 _SCALES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
@@ -126,19 +126,18 @@ def count_experts(parts: WindowParts, size: int, recency: float, neighbours: Seq
     )
 
 
-def corpus_experts(corpus: Corpus, numbers: np.ndarray) -> Experts:
+def corpus_experts(corpus: Corpus, numbers: np.ndarray, neighbours: Sequence[csr_array]) -> Experts:
     """Experts of SIDs by counts of the training examples of a corpus; they are off.
 
-    Targets are weighed by their ages with a `RECENCY` where the split is by time. Neighbours are those of
-    `minionerec.training.neighbours.corpus_neighbours`.
+    Targets are weighed by their ages with a `RECENCY` where the split is by time.
 
     Args:
         corpus: The corpus.
         numbers: int64 (I,), the SID of each of its items, from 0.
+        neighbours: See `count_experts`.
     """
     recency = RECENCY if "global time" in corpus.split else 0.0
-    alike = corpus_neighbours(corpus, numbers)
-    return count_experts(partial(corpus_parts, corpus, numbers, recency), int(numbers.max()) + 1, recency, alike)
+    return count_experts(partial(corpus_parts, corpus, numbers, recency), int(numbers.max()) + 1, recency, neighbours)
 
 
 @dataclass(frozen=True)
@@ -283,6 +282,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
     weights = _constant(_START, features.shape[1])
     if not candidates.with_model:
         weights[:, :_FIXED] = 0
+    penalty = _PENALTY if candidates.with_model else _PENALTY_ALONE
     weights.requires_grad_(True)
     optimizer = torch.optim.Adam([weights], lr=_RATE)
     for step in progress(range(_STEPS), "fitting experts", unit="steps"):
@@ -290,7 +290,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
         optimizer.param_groups[0]["lr"] = _RATE * (1 - 0.9 * done)
         optimizer.zero_grad()
         width = _SHARP[0] * (_SHARP[1] / _SHARP[0]) ** done
-        loss = candidates.loss(features[rows] @ weights, rows, width) + _PENALTY * weights[1:].square().sum()
+        loss = candidates.loss(features[rows] @ weights, rows, width) + penalty * weights[1:].square().sum()
         loss = loss / candidates.count
         loss.backward()
         assert weights.grad is not None

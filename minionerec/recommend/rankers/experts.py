@@ -76,9 +76,14 @@ class ExpertSearch:
         self.ranker, self.experts = ranker, experts
         self.n_sids = ranker.trie.n_sids
 
+    @property
+    def scores_all(self) -> bool:
+        """Whether all SIDs are candidates."""
+        return self.n_sids <= ALL_SIDS
+
     def beams(self, num_beams: int) -> int:
         """Beams of the widest search for a query, by those of the model alone."""
-        return self.n_sids if self.n_sids <= ALL_SIDS else min(self.n_sids, num_beams + NAMED)
+        return self.n_sids if self.scores_all else min(self.n_sids, num_beams + NAMED)
 
     def candidates(
         self,
@@ -99,7 +104,7 @@ class ExpertSearch:
                 without regard to it.
         """
         trie, width = self.ranker.trie, self.beams(num_beams)
-        if width == self.n_sids:
+        if self.scores_all:
             return beam_search(model, prompts, trie, width)
         own = self.ranker.search_model(model, prompts, num_beams, allowed)
         named = pooled_log_probs(self.experts, self.ranker.table.sid_numbers, queries)

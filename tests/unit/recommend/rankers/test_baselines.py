@@ -22,12 +22,14 @@ from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.recommend.rankers import baselines
 from minionerec.recommend.rankers.baselines import (
     EASE,
+    MIXTURE,
     NAMES,
     POPULARITY,
     RECENT,
     TEXT,
     TRANSITIONS,
     Chosen,
+    MixtureConstants,
     TextConstants,
     TransitionConstants,
     make_baselines,
@@ -36,6 +38,13 @@ from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.protocol import CONTEXT, Allowed, Queries, Ranker, context_used
 from minionerec.sid.embed.texts import nearest_texts
 from minionerec.sid.table import SidTable
+
+MIXED = MixtureConstants(
+    [[0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 9], *[[0.0, 0.0, *[0.02] * 15]] * 12],
+    [-5.0] * 13,
+    [5.0] * 13,
+    [0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 9],
+)
 
 
 def rows(*pairs):
@@ -49,7 +58,7 @@ def choose(*given, **named):
 def lists_of(baseline, corpus, table, frame, k, without=None, chosen=None):
     allowed = None if without is None else Allowed.leaving_out(without, corpus.n_items)
     return rank_rows(
-        make_baselines(corpus, table, chosen or Chosen())[1][baseline],
+        make_baselines(corpus, table, chosen or Chosen(mixture=MIXED))[1][baseline],
         frame,
         k,
         corpus.n_items,
@@ -128,7 +137,7 @@ def test_transition_counts_against_plain_loops(how):
 
 
 def test_more_candidates_than_the_catalogue_has_is_an_error(corpus, table):
-    for name, baseline in make_baselines(corpus, table, Chosen())[1].items():
+    for name, baseline in make_baselines(corpus, table, Chosen(mixture=MIXED))[1].items():
         assert isinstance(baseline, Ranker)
         with pytest.raises(ConfigError, match=r"k is 5; expected 1 to 4, the number of distinct SIDs"):
             lists_of(name, corpus, table, corpus.test, 5)
@@ -483,7 +492,7 @@ def test_rankers_know_all_that_was_seen_however_much_models_read(long_histories,
     queries, limit = split_queries(rows, ()), Allowed.leaving_out(rows.seen, 40)
     for name, ranker in rankers.items():
         lists = rank_rows(ranker, rows, 10, 40).items
-        if name != TRANSITIONS:  # whose windows of training differ
+        if name not in (TRANSITIONS, MIXTURE):  # whose windows of training differ
             assert lists == their_rankers[name].rank(Queries(expected.histories.tolist()), 10).items
         if name != RECENT:
             assert not any(set(items) & set(past.tolist()) for items, past in zip(lists, rows.seen, strict=True))
