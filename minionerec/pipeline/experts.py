@@ -50,6 +50,9 @@ def with_experts(bundle: Bundle, corpus: Corpus, seed: int) -> tuple[Bundle, dic
             f"{SIDS_AT_ONCE:,}",
         )
         return bundle, {}
+    if not corpus.sizes["valid"]:
+        logger.warning("Experts are left out: there are no validation examples to fit their weights on.")
+        return bundle, {}
     device = torch.device(bundle.model.device)
     experts = corpus_experts(corpus, numbers, corpus_neighbours(corpus, numbers)).to(device)
     ranker = LanguageRanker(bundle, corpus)

@@ -134,8 +134,8 @@ def _extend(
         counts["tokens_new"] = extend_code_rows(model, bundle.tokenizer, before, table)
         experts = bundle.experts
         if experts is not None:
-            alike = corpus_neighbours(corpus, table.sid_numbers)
-            experts = grown_experts(experts, before.distinct_codes, table.distinct_codes, "neighbours", alike)
+            near = corpus_neighbours(corpus, table.sid_numbers)
+            experts = grown_experts(experts, before.distinct_codes, table.distinct_codes, "neighbours", near)
         return replace(bundle, table=table, experts=experts)
     check_lengths(model, table.codes)
     add_code_tokens(bundle.tokenizer, table)

@@ -181,8 +181,9 @@ class _Heldout:
     def take(self, rows: np.ndarray) -> "_Heldout":
         """Some of the examples."""
         older = None if self.older is None else [self.older[row] for row in rows]
-        columns = (values[rows] for values in (self.numbers, self.histories, self.labels, self.contexts))
-        return _Heldout(*columns, older, self.rounds)
+        return _Heldout(
+            self.numbers[rows], self.histories[rows], self.labels[rows], self.contexts[rows], older, self.rounds
+        )
 
     def inputs(
         self, experts: Experts, score: Score | None
