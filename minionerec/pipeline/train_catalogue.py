@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch.utils.data import StackDataset
 from transformers import TrainingArguments
@@ -19,6 +20,7 @@ from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.model import check_lengths
+from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.pipeline.config.training import PARTS, CatalogueTrainConfig
@@ -31,7 +33,6 @@ from minionerec.pipeline.training_run import (
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.column_gains import column_gains
-from minionerec.training.catalogue.experts import fit_experts, set_weights
 from minionerec.training.catalogue.objectives import CatalogueTrainer, Sampler, keep_from_torch
 from minionerec.training.catalogue.popularity import fit_popularity, set_popularity
 from minionerec.training.catalogue.windows import (
@@ -46,6 +47,7 @@ from minionerec.training.catalogue.windows import (
     window_items,
     write_windows,
 )
+from minionerec.training.experts import FittedExperts, fit_experts, set_weights
 from minionerec.training.memory import collate_shares
 
 logger = get_logger(__name__)
@@ -132,10 +134,33 @@ def _weigh(
             set_popularity(model, windows, weights)
         found["popularity"] = weights
     if model.experts is not None:
-        experts = fit_experts(model, heldout) if chosen is None else chosen.get("experts")
-        set_weights(model, experts)
+        if chosen is None:
+            fitted = fit_catalogue_experts(model, heldout)
+            experts = None if fitted is None else fitted.counts()
+        else:
+            experts = chosen.get("experts")
+            set_weights(model.experts, experts)
         found |= {} if experts is None else {"experts": experts}
     return found
+
+
+def fit_catalogue_experts(model: CatalogueModel, heldout: SidWindows) -> FittedExperts | None:
+    """Fit the experts of a catalogue model, changed in place; see `minionerec.training.experts.fit_experts`."""
+    if model.experts is None:
+        return None
+
+    def score(numbers: np.ndarray, contexts: np.ndarray) -> tuple[torch.Tensor, None]:
+        histories, given = (
+            torch.from_numpy(values.astype(np.int64)).to(model.device)
+            for values in (heldout["histories"][numbers], contexts)
+        )
+        events = None
+        if "events" in heldout:
+            events = torch.from_numpy(heldout["events"][numbers].astype(np.int64)).to(model.device)
+        return model.leaf_log_probs(histories, given, events=events), None
+
+    with evaluating(model):
+        return fit_experts(model.experts, heldout, score)
 
 
 def bytes_of_scores(trainer: CatalogueTrainer, negatives: int, siblings: int) -> int:
@@ -189,7 +214,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     wait_for_everyone()  # one that is refused from here on removes the folder
     rows = corpus.valid
     rows = rows.take(some_rows(len(rows), config.loss_examples, config.seed))
-    heldout = held_out_windows(rows, table, corpus.max_history, conditioned, with_events)
+    heldout = held_out_windows(rows, table.sid_numbers, corpus.max_history, conditioned, with_events)
     bundle = started or new_bundle(
         corpus,
         table,
@@ -276,7 +301,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
             "Experts and popularity are left out: the examples that their weights would be fitted on were trained on. "
             "Give --fitted_weights, a checkpoint of the same settings that was trained without them."
         )
-    heldout["older"] = older_sids(rows, table, corpus.max_history)
+    heldout["older"] = older_sids(rows, table.sid_numbers, corpus.max_history)
     counts |= _weigh(trained, windows, heldout, chosen)
     if run.validates and (gains := column_gains(trained, heldout)):
         counts["item_columns"] = gains

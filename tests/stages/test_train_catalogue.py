@@ -48,10 +48,10 @@ from minionerec.pipeline.grpo import run_grpo
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.build import sid_text
 from minionerec.training.catalogue.column_gains import column_gains, target_ndcg
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
 from minionerec.training.catalogue.windows import collate, held_out_windows, older_sids
+from minionerec.training.neighbours import sid_text
 
 SAMPLED = {"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0}
 
@@ -135,8 +135,8 @@ def test_text_of_an_sid_is_the_mean_of_its_items(trained, tmp_path):
     codes[1] = codes[0]
     table = SidTable(codes, corpus.items["item_id"].tolist())
     run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(tmp_path / "vectors"), dimensions=8))
-    text = sid_text(corpus, table, str(tmp_path / "vectors"), 8)
-    plain = sid_text(corpus, SidTable.load_index(folder / "sids"), str(tmp_path / "vectors"), 8)
+    text = sid_text(corpus, table.sid_numbers, str(tmp_path / "vectors"), 8)
+    plain = sid_text(corpus, SidTable.load_index(folder / "sids").sid_numbers, str(tmp_path / "vectors"), 8)
     assert text.dtype == np.float32 and text.shape == (N_ITEMS - 1, plain.shape[1])
     assert np.allclose(text[0], plain[:2].mean(0), atol=1e-6)
     assert np.allclose(text[1:], plain[2:])
@@ -172,11 +172,11 @@ def test_columns_of_items_are_added_to_their_vectors(trained, tmp_path, vectors)
     codes = encode_columns(corpus.items, [price, brand])
     assert torch.equal(model.text[table.sid_numbers][:, model.texts_width :], torch.from_numpy(codes))
     if vectors:
-        text = sid_text(corpus, table, "tfidf", 8)
+        text = sid_text(corpus, table.sid_numbers, "tfidf", 8)
         assert torch.equal(model.text[:, :8], torch.from_numpy(text))
     # By hand: the metric with each column at its mean.
-    heldout = held_out_windows(corpus.valid, table, corpus.max_history)
-    heldout["older"] = older_sids(corpus.valid, table, corpus.max_history)
+    heldout = held_out_windows(corpus.valid, table.sid_numbers, corpus.max_history)
+    heldout["older"] = older_sids(corpus.valid, table.sid_numbers, corpus.max_history)
     gains, whole = result.counts["item_columns"], model.text.clone()
     assert gains["examples"] == len(corpus.valid) and set(gains["without"]) == {"price", "brand"}
     with torch.inference_mode():
@@ -207,7 +207,7 @@ def test_a_damaged_description_of_columns_is_refused(trained, tmp_path):
 def test_the_rank_of_a_held_out_target_is_that_of_the_whole_distribution(trained):
     folder, _ = trained
     bundle, corpus = load_bundle(folder / "catalogue"), Corpus.load(folder / "corpus")
-    heldout = held_out_windows(corpus.valid, bundle.table, corpus.max_history)
+    heldout = held_out_windows(corpus.valid, bundle.table.sid_numbers, corpus.max_history)
     with torch.inference_mode():
         gains = target_ndcg(bundle.model, heldout)
         for row, gain in enumerate(gains):

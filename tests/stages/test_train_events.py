@@ -101,7 +101,7 @@ def test_windows_hold_the_event_of_each_item(shop, tmp_path):
         write_windows(corpus, table, 0.0, folder, events=given)
         assert ("events" in read_windows(folder)) == given
     assert np.array_equal(read_windows(tmp_path / "True")["events"], events)
-    heldout = held_out_windows(corpus.valid, table, 10, events=True)
+    heldout = held_out_windows(corpus.valid, table.sid_numbers, 10, events=True)
     for row, past in enumerate(corpus.valid.history_events):
         assert heldout["events"][row].tolist() == [*(past + 1).tolist(), *[0] * (10 - len(past))]
 
@@ -176,7 +176,7 @@ def test_the_catalogue_model_reads_events_of_prompts_as_of_windows(shop, catalog
     parts = zip(rows.histories, rows.history_events, strict=True)
     texts = [builder.prompt("next_sid", history=history, events=events) for history, events in parts]
     prompts = bundle.tokenizer(texts)["input_ids"]
-    heldout = held_out_windows(rows, table, corpus.max_history, events=True)
+    heldout = held_out_windows(rows, table.sid_numbers, corpus.max_history, events=True)
     histories, events = (torch.from_numpy(heldout[name].astype(np.int64)) for name in ("histories", "events"))
     read, _, read_events = model.read_prompts(prompts)
     width = read.shape[1]

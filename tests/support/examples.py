@@ -115,7 +115,7 @@ def sid_windows(corpus, table, recency, session_context=False):
     with tempfile.TemporaryDirectory() as folder:
         write_windows(corpus, table, recency, Path(folder), session_context)
         windows = {name: np.array(values) for name, values in read_windows(Path(folder)).items()}
-    return windows, held_out_windows(corpus.valid, table, corpus.max_history, session_context)
+    return windows, held_out_windows(corpus.valid, table.sid_numbers, corpus.max_history, session_context)
 
 
 def training_examples(bundle, builder, config, corpus=None, folder=None):

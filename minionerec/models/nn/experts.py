@@ -9,9 +9,14 @@ f_0 is the model's log-probability, the others are logarithms of counts, or simi
 the history h. An item that was no target in training is called unsold. Since the model and the counts have no data on
 it, it gets the mean probability, transitions and popularity of its most similar items, its neighbours. W is fitted on
 held-out examples after the training of the model. Before that, and if it brings no gain, W selects the model alone.
+
+The model may be any that gives log-probabilities of items, or of some of them. Without a model, the experts alone are
+pooled.
 """
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -201,6 +206,18 @@ class Experts(nn.Module):
         experts.rarity.copy_((totals + 1).rsqrt())
         return experts
 
+    @classmethod
+    def from_state(cls, state: Mapping[str, torch.Tensor]) -> "Experts":
+        """Create experts from the result of `state_dict`.
+
+        Raises:
+            KeyError: If a tensor is missing.
+            RuntimeError: If a tensor is unknown, or of another shape than the others imply.
+        """
+        experts = cls(len(state["repeats"]), len(state["followers"]), len(state["neighbours"]))
+        experts.load_state_dict(state)
+        return experts
+
     def turn_off(self) -> None:
         """Set weights that select the model alone."""
         self.weights.zero_()
@@ -210,6 +227,15 @@ class Experts(nn.Module):
     def are_off(self) -> bool:
         """Whether the weights select the model alone."""
         return float(self.weights[0, 0]) == 1 and int(self.weights.count_nonzero()) == 1
+
+    def with_weights(self, fitted: Mapping[str, Sequence[Any]]) -> "Experts":
+        """The same counts, not copied, with other `weights`, `least` and `most`, each of a buffer's shape."""
+        other = copy.copy(self)
+        other._buffers = dict(self._buffers)
+        for name in ("weights", "least", "most"):
+            buffer = getattr(self, name)
+            setattr(other, name, torch.tensor(fitted[name], dtype=buffer.dtype, device=buffer.device))
+        return other
 
     def flaw(self) -> str | None:
         """Describe the first inconsistency of loaded counts; None if there is none."""
@@ -250,22 +276,31 @@ class Experts(nn.Module):
 
     def terms(
         self,
-        log_probs: torch.Tensor,
+        log_probs: torch.Tensor | None,
         histories: torch.Tensor,
         row: torch.Tensor,
         slot: torch.Tensor,
         older: torch.Tensor | None = None,
+        scored: torch.Tensor | None = None,
     ) -> Iterator[torch.Tensor]:
         """Iterate over the experts' values for all items, f_k: float32 (P, N), in the order of `EXPERTS`.
 
         Args:
-            log_probs: float32 (P, N), of the model.
+            log_probs: float32 (P, N), of the model; None without a model, whose terms are then 0.
             histories: See `features`.
             row: See `features`.
             slot: See `features`.
             older: int64 (B, O), items before each history, which count only as seen and by their distance: items from
                 1, oldest first, padded with 0 on the left; none if None.
+            scored: bool (P, N), the items that the model has scored, at least one in each row. The others get the
+                lowest log-probability of these. All if None.
         """
+        without_model = log_probs is None
+        if log_probs is None:
+            log_probs = torch.zeros(len(row), len(self.repeats), device=histories.device)
+        elif scored is not None:
+            lowest = log_probs.masked_fill(~scored, torch.inf).amin(1, keepdim=True)
+            log_probs = torch.where(scored, log_probs, lowest)
         items = self._seen(histories, row, slot)
         past = items if older is None else torch.cat([older[row], items], 1)
         back = slot[:, None] - torch.arange(items.shape[1] - past.shape[1], items.shape[1], device=items.device)
@@ -275,7 +310,8 @@ class Experts(nn.Module):
         values = torch.cat([log_probs.exp(), *self._transitions(items, slot, log_probs)])
         similarity_table = self.text_offsets, self.neighbours, self.similarities[0]
         chances, *shares = mean_of_neighbours(values, self.items[:, 3] > 0, *similarity_table).split(len(log_probs))
-        yield torch.where(unsold > 0, torch.log(chances + NO_NEIGHBOUR) - log_probs, 0)
+        of_neighbours = log_probs if without_model else torch.log(chances + NO_NEIGHBOUR) - log_probs
+        yield torch.where(unsold > 0, of_neighbours, 0)
         several, following = (torch.log(share * unseen + NO_TRANSITION) for share in shares)
         yield several
         yield following - several
@@ -296,33 +332,37 @@ class Experts(nn.Module):
 
     def forward(
         self,
-        log_probs: torch.Tensor,
+        log_probs: torch.Tensor | None,
         histories: torch.Tensor,
         row: torch.Tensor,
         slot: torch.Tensor,
         contexts: torch.Tensor,
         older: torch.Tensor | None = None,
+        scored: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Log-probabilities of the pool.
 
         Args:
-            log_probs: float32 (P, N), of the model.
+            log_probs: See `terms`.
             histories: See `features`.
             row: See `features`.
             slot: See `features`.
             contexts: See `features`.
             older: See `terms`.
+            scored: See `terms`.
 
         Returns:
-            float32 (P, N).
+            float32 (P, N), minus infinity for items that are not scored.
         """
-        if self.are_off:
-            return log_probs
+        if log_probs is not None and self.are_off:
+            return log_probs if scored is None else log_probs.masked_fill(~scored, -torch.inf)
         features = self.features(histories, row, slot, contexts)
         weights = features.clamp(self.least, self.most) @ self.weights
-        pooled = torch.zeros_like(log_probs)
-        for position, term in enumerate(self.terms(log_probs, histories, row, slot, older)):
+        pooled = torch.zeros(len(row), len(self.repeats), device=histories.device)
+        for position, term in enumerate(self.terms(log_probs, histories, row, slot, older, scored)):
             pooled += weights[:, position, None] * term
+        if scored is not None:
+            pooled = pooled.masked_fill(~scored, -torch.inf)
         return pooled.log_softmax(-1)
 
     @staticmethod

@@ -314,8 +314,8 @@ def measured_paces(config: PrepareConfig, shape: Shape) -> dict[str, Pace]:
             for step in TRAININGS:
                 settings = {key: value for key, (value, _) in chosen[step].items()}
                 epoch = windows_seen({**settings, "epochs": 1, "towers": 1}, shape)
-                changes: dict[str, Any] = {"eval_examples": 64, "evals_per_epoch": 1, "patience": 0}
-                changes |= {"experts": False} if step == "catalogue" else {"teacher": f"{folder}/catalogue{_TRIED[-1]}"}
+                changes: dict[str, Any] = {"eval_examples": 64, "evals_per_epoch": 1, "patience": 0, "experts": False}
+                changes |= {} if step == "catalogue" else {"teacher": f"{folder}/catalogue{_TRIED[-1]}"}
                 times = []
                 for steps in _TRIED:
                     changes |= {"epochs": steps * settings["batch_size"] / epoch, "output": f"{folder}/{step}{steps}"}

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 from transformers import set_seed
 
-from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.roles import ColumnCode, encode_columns
 from minionerec.models.backbone.build import train_tokenizer
@@ -17,95 +16,25 @@ from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogu
 from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_wording_tokens, code_token_ids
 from minionerec.models.prompts.wording import event_token, load_wording
-from minionerec.sid.embed.encoder import INTERACTIONS, VectorSource
-from minionerec.sid.embed.interactions import beside
-from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts_by_each
-from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.experts import count_experts
-from minionerec.training.catalogue.windows import SidWindows, window_transitions
+from minionerec.training.catalogue.windows import SidWindows, window_parts, window_transitions
+from minionerec.training.experts import count_experts
+from minionerec.training.neighbours import sid_neighbours, sid_text
 
 DECAY = 0.6
 """Weight of each further item back in the counts of transitions."""
 REVERSE = 0.3
 """Weight of a transition in the other direction."""
-_INTERACTION_WIDTH = 128  # of the vectors of interactions by which SIDs are compared
 _TEXT_TOKENS = 300  # the tokenizer reads SIDs; text is there for the wording alone
-
-
-def sid_text(
-    corpus: Corpus, table: SidTable, encoder: str, width: int, fitted_on: Sequence[str] | None = None
-) -> np.ndarray:
-    """Text vectors of the distinct SIDs, means over their items, of length about the square root of their width.
-
-    Args:
-        corpus: The corpus.
-        table: SIDs of its items.
-        encoder: See `minionerec.sid.embed.encoder.VectorSource`.
-        width: Width of TF-IDF vectors.
-        fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None.
-
-    Returns:
-        float32 (N, T).
-    """
-    vectors = make_vectors(corpus, VectorSource(encoder=encoder, dimensions=width), {}, fitted_on)
-    text = _means_by_sid(vectors, table)
-    text *= np.sqrt(vectors.shape[1], dtype=np.float32)
-    return text
 
 
 def sid_columns(corpus: Corpus, table: SidTable, columns: Sequence[ColumnCode]) -> np.ndarray:
     """Codes of columns of the distinct SIDs, means over their items: float32 (N, F)."""
-    return _means_by_sid(encode_columns(corpus.items, columns), table)
-
-
-def _means_by_sid(vectors: np.ndarray, table: SidTable) -> np.ndarray:
-    numbers = table.sid_numbers
-    means = np.zeros((table.n_unique, vectors.shape[1]), dtype=np.float32)
-    np.add.at(means, numbers, vectors)
+    codes, numbers = encode_columns(corpus.items, columns), table.sid_numbers
+    means = np.zeros((table.n_unique, codes.shape[1]), dtype=np.float32)
+    np.add.at(means, numbers, codes)
     means /= np.bincount(numbers)[:, None].astype(np.float32)
     return means
-
-
-def sid_neighbours(
-    corpus: Corpus, table: SidTable, encoder: str, text: np.ndarray | None
-) -> tuple[csr_array, csr_array]:
-    """The SIDs whose items are most alike, with their similarities; none where nothing is known of any item.
-
-    The first similarity is the mean of two cosines: that of TF-IDF weights of texts, uncompressed, and that of the
-    vectors of `encoder` beside those of training interactions (`minionerec.sid.embed.interactions.beside`). The second
-    is that of texts alone. Both are of the same pairs, the nearest by either; where a pair is not among the nearest by
-    one of them, it is 0 by that.
-
-    Args:
-        corpus: The corpus.
-        table: SIDs of its items.
-        encoder: Where `text` comes from.
-        text: float32 (N, T), vectors of the distinct SIDs (`sid_text`); None where the model has none.
-    """
-    vectors = text
-    if encoder != INTERACTIONS:
-        try:
-            together = l2_normalise(sid_text(corpus, table, INTERACTIONS, _INTERACTION_WIDTH))
-            vectors = together if text is None else beside(text, together)
-        except DataError:  # no two items have a user in common
-            pass
-    return _of_same_pairs(*nearest_texts_by_each(joined_texts(corpus, table.sid_numbers), [vectors, None]))
-
-
-def _of_same_pairs(first: csr_array, second: csr_array) -> tuple[csr_array, csr_array]:
-    """Two tables with the entries of either, 0 where one lacks the other's."""
-    parts = [each.tocoo() for each in (first, second)]
-    keys = [each.row.astype(np.int64) * each.shape[1] + each.col for each in parts]
-    both = np.union1d(*keys)
-    rows, columns = np.divmod(both, first.shape[1])
-    offsets = np.concatenate([[0], np.bincount(rows, minlength=len(first.indptr) - 1).cumsum()]).astype(np.int32)
-    found = []
-    for own, each in zip(keys, (first, second), strict=True):
-        values = np.zeros(len(both), dtype=np.float32)
-        values[np.searchsorted(both, own)] = each.data
-        found.append(csr_array((values, columns.astype(np.int32), offsets), shape=first.shape))
-    return found[0], found[1]
 
 
 def new_bundle(
@@ -151,11 +80,12 @@ def new_bundle(
     tokenizer = train_tokenizer([*corpus.items["title"], *words], _TEXT_TOKENS)
     add_code_tokens(tokenizer, table)
     add_wording_tokens(tokenizer, wording.tokens)
-    text = sid_text(corpus, table, vectors, vector_width) if vectors else None
+    text = sid_text(corpus, table.sid_numbers, vectors, vector_width) if vectors else None
     counts = window_transitions(windows, table.n_unique, reach, DECAY, REVERSE) if reach else None
     pooled = None
     if experts and table.n_unique <= SIDS_AT_ONCE:
-        pooled = count_experts(windows, table.n_unique, recency, sid_neighbours(corpus, table, vectors, text))
+        neighbours = sid_neighbours(corpus, table.sid_numbers, vectors, text)
+        pooled = count_experts(partial(window_parts, windows), table.n_unique, recency, neighbours)
     if columns:
         codes = sid_columns(corpus, table, columns)
         text = codes if text is None else np.concatenate([text, codes], axis=1)

@@ -15,7 +15,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import corpus_contexts, row_contexts
 from minionerec.data.transitions import count_transitions
-from minionerec.data.windows import padded_events, padded_windows, recency_of
+from minionerec.data.windows import FlatWindows, padded_events, padded_windows, recency_of
 from minionerec.sid.table import SidTable
 
 SidWindows = dict[str, np.ndarray]
@@ -76,16 +76,11 @@ def write_windows(
         for name, kind in _TYPES.items()
         if {"contexts": session_context, "events": events}.get(name, True)
     }
-    number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
-    ages = recency_of(corpus.split, corpus.sizes["train"], recency)
     known_contexts = corpus_contexts(corpus) if session_context else None
     begin, means, sizes = 0, [], []
-    for found in corpus.windows("train"):
-        histories, targets, rows = padded_windows(found, width, "right")
+    for found, histories, labels, weights, rows in _weighed_windows(corpus, table.sid_numbers, recency):
         here, known = slice(begin, begin + len(rows)), rows >= 0
-        weights = np.where(known, ages(rows), np.float32(1))
-        made["histories"][here], made["weights"][here] = number[histories], weights
-        made["labels"][here] = np.where(known, number[targets], -100)
+        made["histories"][here], made["labels"][here], made["weights"][here] = histories, labels, weights
         if known_contexts is not None:
             made["contexts"][here] = np.where(known, known_contexts[rows], UNKNOWN)
         if known.any():
@@ -100,6 +95,55 @@ def write_windows(
     for values in made.values():
         if isinstance(values, np.memmap):
             values.flush()
+
+
+def _weighed_windows(
+    corpus: Corpus, numbers: np.ndarray, recency: float
+) -> Iterator[tuple[FlatWindows, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Iterate over the training windows of a corpus, some at a time.
+
+    Args:
+        corpus: The corpus.
+        numbers: int64 (I,), the SID of each item, from 0.
+        recency: See `write_windows`.
+
+    Returns:
+        The windows; histories and labels, int32 (W, H), as in `read_windows`; weights, float32 (W, H), at most 1; and
+        the numbers of the training examples, int64 (W, H), -1 for none.
+    """
+    number = np.concatenate([[0], numbers + 1]).astype(np.int32)
+    ages = recency_of(corpus.split, corpus.sizes["train"], recency)
+    for found in corpus.windows("train"):
+        histories, targets, rows = padded_windows(found, corpus.max_history, "right")
+        known = rows >= 0
+        yield (
+            found,
+            number[histories],
+            np.where(known, number[targets], -100),
+            np.where(known, ages(rows), np.float32(1)),
+            rows,
+        )
+
+
+def corpus_parts(
+    corpus: Corpus, numbers: np.ndarray, recency: float
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Iterate over histories, labels and weights of the training windows of a corpus, without writing them.
+
+    Args:
+        corpus: The corpus.
+        numbers: int64 (I,), the SID of each item, from 0.
+        recency: See `write_windows`.
+
+    Returns:
+        Arrays as in `read_windows`, some windows at a time; the weights are of mean 1 where every training example has
+        a history.
+    """
+    mean = 1.0
+    if recency and "global time" in corpus.split:
+        mean = -math.expm1(-recency) / recency
+    for _, histories, labels, weights, _ in _weighed_windows(corpus, numbers, recency):
+        yield histories, labels, weights / np.float32(mean)
 
 
 def read_windows(folder: Path) -> SidWindows:
@@ -123,18 +167,18 @@ def some_rows(size: int, count: int, seed: int) -> np.ndarray:
 
 
 def held_out_windows(
-    rows: SplitExamples, table: SidTable, max_history: int, session_context: bool = False, events: bool = False
+    rows: SplitExamples, numbers: np.ndarray, max_history: int, session_context: bool = False, events: bool = False
 ) -> SidWindows:
     """Validation examples as windows (`read_windows`) with a loss at the last item alone.
 
     Args:
         rows: The examples.
-        table: SIDs of the items.
+        numbers: int64 (I,), the SID of each item, from 0.
         max_history: Most items that a history holds, H.
         session_context: Whether to give the session context of each target.
         events: Whether to give the event of each item of the histories.
     """
-    number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
+    number = np.concatenate([[0], numbers + 1]).astype(np.int32)
     histories = number[rows.padded(max_history, "right")]
     last = np.maximum((histories > 0).sum(1) - 1, 0)
     labels, each = np.full_like(histories, -100), np.arange(len(rows))
@@ -148,18 +192,18 @@ def held_out_windows(
     return windows
 
 
-def older_sids(rows: SplitExamples, table: SidTable, max_history: int) -> np.ndarray:
+def older_sids(rows: SplitExamples, numbers: np.ndarray, max_history: int) -> np.ndarray:
     """What the user of each example had before the window that a model reads.
 
     Args:
         rows: The examples.
-        table: SIDs of the items.
+        numbers: int64 (I,), the SID of each item, from 0.
         max_history: Most items of a window.
 
     Returns:
         object (R,), of each an int32 array of numbers from 1, oldest first.
     """
-    number, found = (table.sid_numbers + 1).astype(np.int32), np.empty(len(rows), dtype=object)
+    number, found = (numbers + 1).astype(np.int32), np.empty(len(rows), dtype=object)
     begins = np.maximum(rows.begins, rows.ends - max_history)
     for row, (first, begin) in enumerate(zip(rows.firsts.tolist(), begins.tolist(), strict=True)):
         found[row] = number[rows.items[first:begin]]
@@ -170,6 +214,13 @@ def parts_of(count: int) -> Iterator[slice]:
     """Slices of so many windows that a part fits into memory."""
     for number in range(math.ceil(count / _PART)):
         yield slice(number * _PART, min((number + 1) * _PART, count))
+
+
+def window_parts(windows: SidWindows) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Iterate over histories, labels and weights of windows, some at a time."""
+    for part in parts_of(len(windows["labels"])):
+        histories, labels, weights = (np.asarray(windows[name][part]) for name in ("histories", "labels", "weights"))
+        yield histories, labels, weights
 
 
 def target_counts(windows: SidWindows, size: int) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Experts: what is counted in training, how it is pooled with the model's probabilities, and how that is fitted."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,7 @@ from minionerec.models.nn.experts import (
 )
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
+from minionerec.pipeline.train_catalogue import fit_catalogue_experts
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.load import checkpoint_assistant
@@ -31,9 +34,16 @@ from minionerec.recommend.requests import Request
 from minionerec.serve.explain import explain
 from minionerec.sid.embed.texts import nearest_texts
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.build import _of_same_pairs, new_bundle
-from minionerec.training.catalogue.experts import HALF_LIVES, count_experts, fit_experts, set_weights
-from minionerec.training.catalogue.windows import held_out_windows, older_sids, read_windows, write_windows
+from minionerec.training.catalogue.build import new_bundle
+from minionerec.training.catalogue.windows import (
+    held_out_windows,
+    older_sids,
+    read_windows,
+    window_parts,
+    write_windows,
+)
+from minionerec.training.experts import HALF_LIVES, count_experts, fit_experts, set_weights
+from minionerec.training.neighbours import of_same_pairs
 
 CODES = np.array([[index // 3, index % 3] for index in range(6)])
 RECENCY = 3.0
@@ -63,7 +73,7 @@ ALIKE[1, 2] = ALIKE[2, 1] = 0.5
 # The same pairs by text alone, by which two of them have nothing in common.
 BY_TEXT = np.where(ALIKE > 0, 0.9 - ALIKE, 0)
 BY_TEXT[5, 0] = BY_TEXT[2, 1] = 0
-NEIGHBOURS = _of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (ALIKE, BY_TEXT)))
+NEIGHBOURS = of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (ALIKE, BY_TEXT)))
 TRAINED = windows_of(ROWS, np.exp(-RECENCY * np.array(AGES)) * 1.7)
 
 
@@ -71,7 +81,7 @@ def model_of(seed=0, windows=TRAINED, **changes):
     """A model with experts, which are off."""
     shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "max_history": 4, **changes}
     torch.manual_seed(seed)
-    experts = count_experts(windows, 6, RECENCY, NEIGHBOURS)
+    experts = count_experts(partial(window_parts, windows), 6, RECENCY, NEIGHBOURS)
     model = build_catalogue(CatalogueConfig(vocab_size=20, **shape), CODES, token_ids(2, 3), experts=experts)
     torch.nn.Module.eval(model)
     return model
@@ -85,13 +95,13 @@ def use(model, seed=0):
         "least": [1.0, 0.8, 0.0, *[-1.0] * 8, 0.0, 0.0],
         "most": [1.0, 1.5, 0.0, *[1.0] * 8, 1.0, 1.0],
     }
-    set_weights(model, found)
+    set_weights(model.experts, found)
     return found
 
 
 def test_counts_by_hand():
     """By the definitions, in other words: every target at its age, every distinct item before it once."""
-    tables = count_experts(TRAINED, 6, RECENCY, NEIGHBOURS)
+    tables = count_experts(partial(window_parts, TRAINED), 6, RECENCY, NEIGHBOURS)
     pairs, there, chosen, sold = np.zeros((2, 6, 6)), np.zeros(6), np.zeros(6), np.zeros((3, 6))
     for (history, labels), age, weight in zip(ROWS, AGES, TRAINED["weights"][:, 0], strict=True):
         for slot, label in enumerate(labels):
@@ -115,7 +125,7 @@ def test_counts_by_hand():
 
 
 def test_without_ages_all_targets_count_the_same():
-    tables = count_experts(TRAINED, 6, 0.0, [csr_array((6, 6), dtype=np.float32)] * 2)
+    tables = count_experts(partial(window_parts, TRAINED), 6, 0.0, [csr_array((6, 6), dtype=np.float32)] * 2)
     assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
 
 
@@ -246,14 +256,14 @@ def test_it_is_fitted_where_held_out_examples_gain():
     model = model_of(windows=CHAIN)
     before = {name: value.clone() for name, value in model.experts.state_dict().items()}
     heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
-    found = fit_experts(model, heldout)
-    assert found is not None and found["after"] > found["before"]
+    found = fit_catalogue_experts(model, heldout)
+    assert found is not None and found.after > found.before
     changed = {name for name, value in model.experts.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"weights", "least", "most"}
     best = model.leaf_log_probs(torch.arange(1, 6)[:, None]).argmax(1)
     assert best.tolist() == [1, 2, 3, 4, 5]
     other = model_of(windows=CHAIN)
-    set_weights(other, found)
+    set_weights(other.experts, found.counts())
     asked = torch.tensor([[1], [3]])
     assert torch.equal(other.leaf_log_probs(asked), model.leaf_log_probs(asked))
 
@@ -268,11 +278,11 @@ def test_they_are_fitted_to_all_that_was_seen():
     heldout = windows_of([([4], [1]), ([4], [2])] * 90)
     older = np.empty(180, dtype=object)
     older[:] = [np.array([2 - number % 2], dtype=np.int32) for number in range(180)]
-    found = fit_experts(model, {**heldout, "older": older})
-    assert found is not None and found["before"] < found["after"] == 1.0
+    found = fit_catalogue_experts(model, {**heldout, "older": older})
+    assert found is not None and found.before < found.after == 1.0
     best = model.leaf_log_probs(torch.tensor([[4], [4]]), None, torch.tensor([[2], [1]])).argmax(1)
     assert best.tolist() == [0, 1]
-    assert fit_experts(model, heldout) is None  # the window tells nothing
+    assert fit_catalogue_experts(model, heldout) is None  # the window tells nothing
 
 
 @pytest.fixture(scope="module")
@@ -312,12 +322,12 @@ def test_they_know_what_is_older_than_the_window(long_histories, monkeypatch, me
 
     monkeypatch.setattr(Experts, "terms", spied)
     rows = corpus.valid
-    heldout = held_out_windows(rows, bundle.table, 20)
-    fit_experts(bundle.model, {**heldout, "older": older_sids(rows, bundle.table, 20)})
+    heldout = held_out_windows(rows, bundle.table.sid_numbers, 20)
+    fit_catalogue_experts(bundle.model, {**heldout, "older": older_sids(rows, bundle.table.sid_numbers, 20)})
     (fitted,) = recorded
     weights = torch.zeros(len(FEATURES), len(EXPERTS))
     weights[0, [0, EXPERTS.index("seen")]] = torch.tensor([1.0, -50.0])
-    set_weights(bundle.model, {"weights": weights.tolist(), "least": [1.0] * 13, "most": [1.0] * 13})
+    set_weights(bundle.model.experts, {"weights": weights.tolist(), "least": [1.0] * 13, "most": [1.0] * 13})
     ranker = LanguageRanker(bundle, corpus, Search(method, beams=20))
     recommender = Recommender.of(ranker, corpus)
     queries, ids = split_queries(rows, ranker.context), corpus.items["item_id"]
@@ -352,7 +362,7 @@ def test_weights_go_as_far_as_other_examples_bear(monkeypatch):
     model = model_of(windows=counted)
     fitted = torch.zeros(len(FEATURES), len(EXPERTS))
     fitted[0, [0, EXPERTS.index("transitions")]] = torch.tensor([1.0, 2.0])
-    monkeypatch.setattr("minionerec.training.catalogue.experts._fitted", lambda *_: fitted)
+    monkeypatch.setattr("minionerec.training.experts._fitted", lambda *_: fitted)
     asked, row, slot = torch.tensor([[2], [3]]), torch.arange(2), torch.zeros(2, dtype=torch.int64)
     transitions = list(model.experts.terms(torch.zeros(2, 6), asked, row, slot))[EXPERTS.index("transitions")]
     (likely, one_of_two), least = transitions.amax(1).tolist(), float(transitions.min())
@@ -360,8 +370,8 @@ def test_weights_go_as_far_as_other_examples_bear(monkeypatch):
         for parameter in model.parameters():
             parameter.zero_()
         next(model.each_tower()).bias[0] = (likely + one_of_two) / 2 - least
-    found = fit_experts(model, windows_of([([2], [3]), ([3], [1])] * 60))
-    assert found is not None and (found["share"], found["after"]) == (0.5, 1.0) and found["before"] < 1
+    found = fit_catalogue_experts(model, windows_of([([2], [3]), ([3], [1])] * 60))
+    assert found is not None and (found.share, found.after) == (0.5, 1.0) and found.before < 1
     used = model.experts.weights[0]
     assert float(used[EXPERTS.index("transitions")] / used[0]) == pytest.approx(1.0)
 
@@ -375,12 +385,12 @@ def test_what_training_never_saw_counts_more_in_how_far_they_go(monkeypatch):
         next(model.each_tower()).bias[2] = 1.0
     fitted = torch.zeros(len(FEATURES), len(EXPERTS))
     fitted[0, [0, EXPERTS.index("unsold")]] = torch.tensor([1.0, 1.2])
-    monkeypatch.setattr("minionerec.training.catalogue.experts._fitted", lambda *_: fitted)
+    monkeypatch.setattr("minionerec.training.experts._fitted", lambda *_: fitted)
     heldout = windows_of([([2], [3 if number % 9 < 5 else 1]) for number in range(180)])
-    found = fit_experts(model, heldout)
-    assert found is not None and found["share"] == 0.9 and found["after"] < found["before"]
-    monkeypatch.setattr("minionerec.training.catalogue.experts._UNSOLD", 1.0)
-    assert fit_experts(model, heldout) is None
+    found = fit_catalogue_experts(model, heldout)
+    assert found is not None and found.share == 0.9 and found.after < found.before
+    monkeypatch.setattr("minionerec.training.experts._UNSOLD", 1.0)
+    assert fit_catalogue_experts(model, heldout) is None
 
 
 def test_the_scale_makes_held_out_targets_likely():
@@ -389,7 +399,7 @@ def test_the_scale_makes_held_out_targets_likely():
     heldout = windows_of(
         [([position], [position + 1 if number % 2 else 1]) for number in range(40) for position in (2, 3, 4, 5)]
     )
-    found = fit_experts(model, heldout)
+    found = fit_catalogue_experts(model, heldout)
     assert found is not None
     sure = model.leaf_log_probs(torch.tensor([[2], [3], [4], [5]])).amax(1).exp()
     assert float(sure.detach().min()) > 0.25 and float(sure.detach().max()) < 0.75
@@ -405,23 +415,64 @@ def test_it_is_left_out_where_they_do_not_gain(caplog):
     plain = model.leaf_log_probs(torch.tensor([[4]]))
     for training in (True, False):
         torch.nn.Module.train(model, training)
-        assert fit_experts(model, windows_of([([4], [1])] * 90)) is None and model.training == training
+        assert fit_catalogue_experts(model, windows_of([([4], [1])] * 90)) is None and model.training == training
         assert caplog.messages[-1].startswith("Experts are left out: the best share of them is 0, with validation NDCG")
     assert torch.equal(model.leaf_log_probs(torch.tensor([[4]])), plain)
     # Of too few nothing is learned, nor by a model without experts.
-    assert fit_experts(model_of(windows=CHAIN), windows_of([([1], [2])] * 10)) is None
+    assert fit_catalogue_experts(model_of(windows=CHAIN), windows_of([([1], [2])] * 10)) is None
     without = build_catalogue(CatalogueConfig(vocab_size=20, hidden_size=8, max_history=4), CODES, token_ids(2, 3))
-    assert fit_experts(without, CHAIN) is None
+    assert fit_catalogue_experts(without, CHAIN) is None
 
 
 def test_what_training_never_saw_is_found_by_its_text():
     """Those who have the second SID now go on to the last, which is like it and was never a target."""
     model = model_of(windows=CHAIN_WITHOUT_LAST)
     heldout = windows_of([([2], [6]), ([1], [2]), ([3], [4]), ([4], [5])] * 300)
-    found = fit_experts(model, heldout)
+    found = fit_catalogue_experts(model, heldout)
     assert found is not None and model.experts.items[:, 3].tolist() == [1, 0, 0, 0, 0, 1]
     first = model.leaf_log_probs(torch.tensor([[2], [4]])).argsort(1, descending=True)[:, :2].tolist()
     assert first[0][0] == 5 and first[1][0] == 4
+
+
+def test_without_a_model_counts_alone_are_fitted():
+    experts = model_of(windows=CHAIN).experts
+    heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
+    fitted = fit_experts(experts, heldout, None)
+    assert fitted is not None and fitted.after == pytest.approx(fitted.gains.mean(), abs=1e-4)
+    assert fitted.share > 0 or fitted.before == fitted.after
+    weights = np.array(fitted.weights)
+    assert not weights[:, :2].any() and weights[0].any() and torch.equal(experts.weights, torch.tensor(fitted.weights))
+    row, slot = torch.arange(4), torch.zeros(4, dtype=torch.int64)
+    pooled = experts(None, torch.arange(1, 5)[:, None], row, slot, slot)
+    assert pooled.argmax(1).tolist() == [1, 2, 3, 4]
+    assert torch.allclose(pooled.exp().sum(1), torch.ones(4), atol=1e-5)
+    # Others share the counts, and have weights of their own.
+    off = {"weights": np.zeros(weights.shape).tolist(), "least": fitted.least, "most": fitted.most}
+    other = experts.with_weights(off)
+    assert other.counts is experts.counts and not other.weights.any() and experts.weights.any()
+
+
+def test_sids_that_a_model_has_not_scored_are_no_candidates(caplog):
+    """Where the target is never scored nothing is fitted; where it competes with one SID it is first or second."""
+    caplog.set_level("INFO", "minionerec")
+    experts = model_of(windows=CHAIN).experts
+    heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
+    wanted = heldout["labels"][:, 0] - 1
+    asked = []
+
+    def score(numbers, contexts, targets=True):
+        asked.append((len(numbers), contexts.tolist()))
+        log_probs, scored = torch.full((len(numbers), 6), -2.0), torch.zeros(len(numbers), 6, dtype=torch.bool)
+        scored[:, 0], log_probs[:, 0] = True, -1.0
+        if targets:
+            scored[torch.arange(len(numbers)), torch.from_numpy(wanted[numbers]).long()] = True
+        return log_probs, scored
+
+    fitted = fit_experts(experts, heldout, score)
+    assert fitted is not None and fitted.before == pytest.approx(1 / np.log2(3), abs=1e-3) and fitted.after == 1
+    assert asked[0] == (150, [0] * 150)
+    assert fit_experts(experts, heldout, partial(score, targets=False)) is None and experts.are_off
+    assert "0 of 150 validation examples have their target among the candidates, and 50 are needed" in caplog.text
 
 
 def test_texts_are_neighbours_by_the_words_they_share():
@@ -457,7 +508,7 @@ def test_new_sids_join_the_experts(start):
     words = np.zeros((7, 7))
     alike[np.ix_(known, known)], words[np.ix_(known, known)] = ALIKE, BY_TEXT
     alike[new, known[3]] = alike[known[3], new] = 0.4
-    neighbours = _of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (alike, words)))
+    neighbours = of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (alike, words)))
     grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start, neighbours)
     for name in ("weights", "least", "most"):
         assert torch.equal(getattr(grown.experts, name), getattr(model.experts, name))
@@ -487,8 +538,8 @@ def test_new_sids_join_the_experts(start):
 def test_pairs_of_either_similarity_are_those_of_both():
     first, second = np.zeros((2, 5, 5), dtype=np.float32)
     first[0, 1], first[3, 2], second[0, 4], second[3, 2], second[4, 0] = 0.5, 0.4, 0.3, 0.2, 0.1
-    made = _of_same_pairs(csr_array(first), csr_array(second))
+    made = of_same_pairs(csr_array(first), csr_array(second))
     for found, wanted in zip(made, (first, second), strict=True):
         assert np.array_equal(found.toarray(), wanted) and found.dtype == np.float32
         assert found.indptr.tolist() == [0, 2, 2, 2, 3, 4] and found.indices.tolist() == [1, 4, 2, 0]
-    assert [each.nnz for each in _of_same_pairs(*[csr_array((3, 3), dtype=np.float32)] * 2)] == [0, 0]
+    assert [each.nnz for each in of_same_pairs(*[csr_array((3, 3), dtype=np.float32)] * 2)] == [0, 0]
