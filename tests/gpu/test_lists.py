@@ -46,37 +46,36 @@ def test_beam_search(device, family, normaliser):
     assert all(same_lists(one, found[0]) for one in found[1:])
 
 
+def lists_of(result):
+    return result.sids.cpu(), result.scores.cpu()
+
+
 def test_exact_search(both):
-    model, moved, prompts, trie = both
-    found = [exact_prompts(one, prompts, trie, K, at_once=4) for one in (model, moved)]
-    assert same_lists(*found)
+    *models, prompts, trie = both
+    assert same_lists(*(exact_prompts(model, prompts, trie, K, at_once=4) for model in models))
 
 
 def test_stock_search(both):
-    model, moved, prompts, trie = both
-    found = [stock_search(one, prompts, trie, K) for one in (model, moved)]
-    assert same_lists(*((one.sids.cpu(), one.scores.cpu()) for one in found))
+    *models, prompts, trie = both
+    assert same_lists(*(lists_of(stock_search(model, prompts, trie, K)) for model in models))
 
 
-def test_filters_and_a_bonus(both):
-    model, moved, prompts, trie = both
+@pytest.mark.parametrize("search", [beam_search, exact_search])
+def test_filters_and_a_bonus(both, search):
+    *models, prompts, trie = both
     rng = np.random.default_rng(3)
     allowed = torch.from_numpy(rng.random((len(prompts), trie.n_sids)) < 0.3)
     bonus = torch.from_numpy(rng.normal(size=trie.n_sids).astype(np.float32))
-    for search in (beam_search, exact_search):
-        found = [
-            search(one, prompts, trie, K, guide=Guide.of(trie.to(one.device), allowed, bonus)) for one in (model, moved)
-        ]
-        assert same_lists(*((one.sids.cpu(), one.scores.cpu()) for one in found))
+    guides = [Guide.of(trie.to(model.device), allowed, bonus) for model in models]
+    found = [search(model, prompts, trie, K, guide=guide) for model, guide in zip(models, guides, strict=True)]
+    assert same_lists(*map(lists_of, found))
 
 
 def test_sampling_draws_the_same(both):
-    model, moved, prompts, trie = both
-    found = [
-        sample_search(one, prompts, trie, K, generator=torch.Generator().manual_seed(4)).sids.cpu()
-        for one in (model, moved)
-    ]
-    assert torch.equal(*found)
+    *models, prompts, trie = both
+    seeded = [(model, torch.Generator().manual_seed(4)) for model in models]
+    found = [sample_search(model, prompts, trie, K, generator=generator) for model, generator in seeded]
+    assert torch.equal(*(result.sids.cpu() for result in found))
 
 
 def test_a_mixture(both):
@@ -88,7 +87,7 @@ def test_a_mixture(both):
         mixture = Mixture(one, LeafModel(other, one.config.vocab_size), 0.6)
         mixed = [beam_search(mixture, prompts, trie, K), exact_search(mixture, prompts, trie, K)]
         mixed.append(rerank(beam_search(one, prompts, trie, K), other, 0.6))
-        found.append([(each.sids.cpu(), each.scores.cpu()) for each in mixed])
+        found.append([lists_of(each) for each in mixed])
     assert all(same_lists(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 

@@ -45,16 +45,17 @@ def examples(rng, count=12):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_supervised_rows(device, attention):
     batch = TreeCollator(64)(examples(np.random.default_rng(0)))
-    found = []
-    for folder in (CPU, device):
+
+    def on(folder):
         model, there = tiny_model(attention=attention).to(folder), moved(batch, folder)
 
-        def loss(model=model, there=there):
+        def loss():
             logits = picked_logits(model, model, there).float()
             return torch.nn.functional.cross_entropy(logits, there["labels"][0], reduction="none") @ there["weights"]
 
-        found.append(gradients(model, loss))
-    assert near(*found)
+        return gradients(model, loss)
+
+    assert near(on(CPU), on(device))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -62,22 +63,22 @@ def test_completions_that_share_a_prompt(device, attention):
     rng = np.random.default_rng(1)
     prompts = [rng.integers(5, SIZE, count).tolist() for count in (3, 17, 40)]
     completions = [[rng.integers(5, 9, rng.integers(1, 5)).tolist() for _ in range(5)] for _ in prompts]
-    weights = torch.randn(
-        sum(len(ids) for many in completions for ids in many), generator=torch.Generator().manual_seed(2)
-    )
-    found, entropies = [], []
-    for folder in (CPU, device):
+    count = sum(len(ids) for many in completions for ids in many)
+    weights, entropies = torch.randn(count, generator=torch.Generator().manual_seed(2)), []
+
+    def on(folder):
         model = tiny_model(attention=attention)
         add_fused_lm_head(model, outputs=("log_probs", "entropy"))
         model.to(folder)
 
-        def loss(model=model):
+        def loss():
             logps, entropy, _ = shared_prefix_scores(model, model, prompts, completions, 60)
             entropies.append(entropy.detach().cpu())
             return logps @ weights.to(logps.device)
 
-        found.append(gradients(model, loss))
-    assert near(*found) and torch.allclose(*entropies, atol=1e-4)
+        return gradients(model, loss)
+
+    assert near(on(CPU), on(device)) and torch.allclose(*entropies, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["grpo", "dapo", "gspo"])
@@ -85,25 +86,17 @@ def test_a_slice_of_grpo(device, kind):
     rng = np.random.default_rng(3)
     rows = [{"prompt": rng.integers(5, SIZE, count).tolist()} for count in (4, 9)]
     completions = [[rng.integers(5, SIZE, 3).tolist() for _ in range(4)] for _ in rows]
-    found = []
-    for folder in (CPU, device):
-        model = tiny_model()
+    advantages = np.array([[1.0, -0.5, 0.75, -0.25], [0.0, 0.0, 0.0, 0.0]], dtype=np.float32)
+    about = {"advantages": advantages, "scored": np.array([True, False]), "tokens": 24}
+
+    def on(folder):
+        model, groups = tiny_model(), make_groups(rows, completions, **about, device=folder)
         add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-        groups = make_groups(
-            rows,
-            completions,
-            advantages=np.array([[1.0, -0.5, 0.75, -0.25], [0.0, 0.0, 0.0, 0.0]], dtype=np.float32),
-            scored=np.array([True, False]),
-            tokens=24,
-            device=folder,
-        )
         model.to(folder)
+        logps = lambda: completion_scores(model, model, groups).logps  # noqa: E731
+        return gradients(model, lambda: policy_loss(logps(), groups, kind=kind)[0])
 
-        def loss(model=model, groups=groups):
-            return policy_loss(completion_scores(model, model, groups).logps, groups, kind=kind)[0]
-
-        found.append(gradients(model, loss))
-    assert near(*found)
+    assert near(on(CPU), on(device))
 
 
 def windows(size, seed=4):
@@ -111,11 +104,9 @@ def windows(size, seed=4):
     rng = np.random.default_rng(seed)
     items, lengths = torch.from_numpy(rng.integers(1, size + 1, (8, 7))), torch.from_numpy(rng.integers(1, 7, 8))
     there = torch.arange(6) < lengths[:, None]
-    return {
-        "histories": items[:, :6].masked_fill(~there, 0),
-        "labels": items[:, 1:].masked_fill(~there, -100),
-        "weights": torch.from_numpy(rng.random((8, 6)).astype(np.float32)),
-    }
+    histories, labels = items[:, :6].masked_fill(~there, 0), items[:, 1:].masked_fill(~there, -100)
+    weights = torch.from_numpy(rng.random((8, 6)).astype(np.float32))
+    return {"histories": histories, "labels": labels, "weights": weights}
 
 
 @pytest.mark.parametrize("way", ["exact", "sampled", "distribution"])
@@ -123,21 +114,18 @@ def test_a_catalogue_model(shop, device, way):
     table = shop[0]
     batch = windows(table.n_unique)
     counts = np.bincount(batch["labels"][batch["labels"] > 0].numpy() - 1, minlength=table.n_unique)
-    found = []
-    for folder in (CPU, device):
+
+    def on(folder):
         model, there = catalogue(shop).to(folder), moved(batch, folder)
         reported = {"leave_out": True}
         if way == "sampled":
             torch.manual_seed(5)
             reported["sample"] = Sampler(table.distinct_codes, counts, 9, 2).to(folder).draw(there["labels"])
+        if way == "distribution":
+            return gradients(model, lambda: model(**there, distribution=True, **reported).logits.square().mean())
+        return gradients(model, lambda: model(**there, **reported).loss)
 
-        def loss(model=model, there=there, reported=reported):
-            if way == "distribution":
-                return model(**there, distribution=True, **reported).logits.square().mean()
-            return model(**there, **reported).loss
-
-        found.append(gradients(model, loss))
-    assert near(*found)
+    assert near(on(CPU), on(device))
 
 
 def test_rows_that_wait_for_their_step(shop, device):
@@ -175,15 +163,12 @@ def test_tiger(shop, device):
         {"input_ids": [*prompt, 1], "labels": rng.choice(prompt, 3).tolist(), "weights": float(weight)}
         for prompt, weight in zip(prompts, rng.random(len(prompts)), strict=True)
     ]
-    batch, found = collate(rows), []
-    for folder in (CPU, device):
-        model, there = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER).to(folder), moved(batch, folder)
 
-        def loss(model=model, there=there):
-            return row_losses(model, there["input_ids"], there["labels"]) @ there["weights"]
+    def on(folder):
+        model, there = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER).to(folder), moved(collate(rows), folder)
+        return gradients(model, lambda: row_losses(model, there["input_ids"], there["labels"]) @ there["weights"])
 
-        found.append(gradients(model, loss))
-    assert near(*found)
+    assert near(on(CPU), on(device))
 
 
 def test_steps_of_adafactor_over_a_tiger(shop, device):
@@ -213,24 +198,18 @@ def test_a_teacher(shop, device):
     histories = torch.from_numpy(rng.integers(1, table.n_unique + 1, (3, 4)))
     targets = rng.integers(0, table.n_unique, 3)
     labels = torch.from_numpy(ids[np.arange(3), table.distinct_codes[targets]]).flatten()
-    batch = {
-        "labels": labels[None],
-        "histories": histories,
-        "rows": torch.arange(3),
-        "slots": torch.tensor([3, 1, 0]),
-        "contexts": torch.full((3,), UNKNOWN),
-        "levels": torch.arange(3).repeat(3),
-    }
+    batch = {"labels": labels[None], "histories": histories, "rows": torch.arange(3), "slots": torch.tensor([3, 1, 0])}
+    batch |= {"contexts": torch.full((3,), UNKNOWN), "levels": torch.arange(3).repeat(3)}
     logits = torch.randn(9, int(ids.max()) + 1, generator=torch.Generator().manual_seed(9))
-    found = []
-    for folder in (CPU, device):
-        there = moved(batch, folder)
+
+    def on(folder):
+        there, own = moved(batch, folder), logits.to(folder)
         soft = soft_targets(catalogue(shop), Trie.build(table.codes, ids), there)
-        losses = torch.nn.functional.cross_entropy(logits.to(folder), there["labels"][0], reduction="none")
-        own = logits.to(folder)
-        softened = soften(losses, lambda at, ids, own=own: own[at].gather(1, ids), there["labels"][0], soft, 0.7)
-        found.append((soft.probabilities.cpu(), softened.cpu()))
-    assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(*found, strict=True))
+        losses = torch.nn.functional.cross_entropy(own, there["labels"][0], reduction="none")
+        softened = soften(losses, lambda at, ids: own[at].gather(1, ids), there["labels"][0], soft, 0.7)
+        return soft.probabilities.cpu(), softened.cpu()
+
+    assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(on(CPU), on(device), strict=True))
 
 
 @pytest.mark.parametrize("name", sorted(name for name, kind in MODELS.items() if not kind.reads_digits))
@@ -262,13 +241,14 @@ def test_a_sequential_model_with_counts(device):
     items = rng.integers(1, 31, (20, 9)).astype(np.int32)
     histories, targets = items[:, :-1], items[:, 1:]
     counted = count_transitions([(histories, targets)], 30, 3, 0.5, 0.2)
-    found = []
-    for folder in (CPU, device):
+
+    def on(folder):
         torch.manual_seed(13)
         hyper = {"reach": 3, "num_transitions": counted.nnz, "dropout": 0.0, "decay": 0.5, "reverse": 0.2}
         model = build_model("causal", num_items=30, max_len=8, **hyper)
         model.set_transitions(counted)
         model.to(folder).train()
         rows, wanted = (torch.from_numpy(part).to(folder, torch.int64) for part in (histories, targets))
-        found.append(gradients(model, lambda model=model, rows=rows, wanted=wanted: model.sequence_loss(rows, wanted)))
-    assert near(*found)
+        return gradients(model, lambda: model.sequence_loss(rows, wanted))
+
+    assert near(on(CPU), on(device))

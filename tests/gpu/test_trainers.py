@@ -9,9 +9,20 @@ import torch
 from safetensors.torch import load_file
 from support.decoding import exact_prompts
 from support.devices import CPU, all_finite, same_lists
-from support.training import Killed, catalogue_config, grpo_config, kill_after, make_inputs, same_weights, sft_config
+from support.training import (
+    Killed,
+    catalogue_config,
+    dpo_config,
+    grpo_config,
+    interrupted_in_epoch,
+    kill_after,
+    make_inputs,
+    same_weights,
+    sequential_config,
+    sft_config,
+    tiger_config,
+)
 
-from minionerec.contrib.generative_baselines.config import DpoConfig, TigerTrainConfig
 from minionerec.contrib.generative_baselines.dpo import run_dpo
 from minionerec.contrib.generative_baselines.train_tiger import run_tiger
 from minionerec.core.device import VARIABLE
@@ -24,7 +35,6 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import load_sequential
-from minionerec.pipeline.config.sequential import SequentialConfig
 from minionerec.pipeline.grpo import run_grpo
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
@@ -33,23 +43,9 @@ from minionerec.recommend.rankers import load
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.serve.explain import explain
-from minionerec.training.sequential import train
 from minionerec.training.trainer import RankingEvaluation, compile_blocks
 
 SHORT = {"epochs": 2, "evals_per_epoch": 2}
-
-
-def tiger_config(folder: Path, **changes) -> TigerTrainConfig:
-    folders = {name: str(folder / name) for name in ("corpus", "sids")}
-    shape = {"hidden_size": 32, "layers": 1, "heads": 2, "head_size": 8, "inner_size": 48, "eval_examples": 20}
-    settings = {**folders, **shape, "output": str(folder / "tiger"), "batch_size": 16, "device_batch_size": 16}
-    return TigerTrainConfig(**{**settings, **changes})
-
-
-def dpo_config(folder: Path, **changes) -> DpoConfig:
-    folders = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "dpo")}
-    steps = {"tasks": {"next_sid": 0.25}, "prompts_per_step": 8, "prompts_per_device": 4, "eval_examples": 20}
-    return DpoConfig(**{**folders, **steps, **changes})
 
 
 TRAINERS = {
@@ -77,15 +73,17 @@ def shop(tmp_path_factory, device):
 
 
 def trainer_of(shop: Path, name: str, output: Path, **changes):
-    """What runs a trainer, its settings, and where it writes."""
+    """What runs a trainer, which writes to `output`."""
     run, make, settings = TRAINERS[name]
     settings = {**settings, **changes, "output": str(output)}
     if "teacher" in settings:
         settings["teacher"] = str(shop / settings["teacher"])
-    return partial(run, make(shop, **settings)), output
+    return partial(run, make(shop, **settings))
 
 
-def weights_of(output: Path) -> dict[str, torch.Tensor]:
+def trained_weights(shop: Path, name: str, output: Path, **changes) -> dict[str, torch.Tensor]:
+    """The weights that a whole run of a trainer leaves."""
+    trainer_of(shop, name, output, **changes)()
     return load_file(output / "model.safetensors")
 
 
@@ -99,14 +97,12 @@ def stopped_and_resumed(run, monkeypatch) -> None:
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_it_learns_there_and_resumes_after_a_stop(shop, device, tmp_path, monkeypatch, name):
-    run, output = trainer_of(shop, name, tmp_path / "whole")
-    run()
-    again, other = trainer_of(shop, name, tmp_path / "stopped")
-    stopped_and_resumed(again, monkeypatch)
-    whole, stopped = weights_of(output), weights_of(other)
+    whole = trained_weights(shop, name, tmp_path / "whole")
+    stopped_and_resumed(trainer_of(shop, name, tmp_path / "stopped"), monkeypatch)
+    stopped = load_file(tmp_path / "stopped" / "model.safetensors")
     assert all_finite(whole.values()) and all_finite(stopped.values())
     assert {key: value.shape for key, value in whole.items()} == {key: value.shape for key, value in stopped.items()}
-    record = read_run_record(other)
+    record = read_run_record(tmp_path / "stopped")
     assert record.resumed_from is not None
     if device.type == "cuda":
         assert record.peak_gpu_memory_bytes
@@ -114,38 +110,33 @@ def test_it_learns_there_and_resumes_after_a_stop(shop, device, tmp_path, monkey
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_in_a_fixed_order_a_stop_changes_no_bit(shop, fixed_order, tmp_path, monkeypatch, name):
-    run, output = trainer_of(shop, name, tmp_path / "whole")
-    run()
-    again, other = trainer_of(shop, name, tmp_path / "stopped")
-    stopped_and_resumed(again, monkeypatch)
-    assert same_weights(output, other)
+    trainer_of(shop, name, tmp_path / "whole")()
+    stopped_and_resumed(trainer_of(shop, name, tmp_path / "stopped"), monkeypatch)
+    assert same_weights(tmp_path / "whole", tmp_path / "stopped")
 
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_it_computes_in_bfloat16_over_float32_weights(shop, tmp_path, name):
-    run, output = trainer_of(shop, name, tmp_path / "mixed", mixed_bf16=True)
-    run()
-    weights = [value for value in weights_of(output).values() if value.is_floating_point()]
+    weights = trained_weights(shop, name, tmp_path / "mixed", mixed_bf16=True).values()
+    weights = [value for value in weights if value.is_floating_point()]
     assert all(value.dtype == torch.float32 for value in weights) and all_finite(weights)
 
 
 def test_a_language_model_of_bfloat16_is_read_as_it_was_saved(shop, device, tmp_path):
-    run, output = trainer_of(shop, "sft", tmp_path / "half", dtype="bfloat16")
-    run()
-    assert {value.dtype for value in weights_of(output).values()} == {torch.bfloat16}
-    found = load.load_ranker(output, Corpus.load(shop / "corpus")).bundle.model
+    weights, corpus = trained_weights(shop, "sft", tmp_path / "half", dtype="bfloat16"), Corpus.load(shop / "corpus")
+    assert {value.dtype for value in weights.values()} == {torch.bfloat16}
+    found = load.load_ranker(tmp_path / "half", corpus).bundle.model
     assert found.device == device
     assert found.dtype == (torch.float32 if device.type == "cpu" else torch.bfloat16)
-    assert load.load_ranker(shop / "sft", Corpus.load(shop / "corpus")).bundle.model.dtype == torch.float32
+    assert load.load_ranker(shop / "sft", corpus).bundle.model.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", ["sft", "distilled", "catalogue", "tiger"])
 def test_its_lists_are_those_of_the_cpu(shop, device, tmp_path, name):
-    run, output = trainer_of(shop, name, tmp_path / "trained")
-    run()
+    trainer_of(shop, name, tmp_path / "trained")()
     found = []
     for folder in (CPU, device):
-        bundle, corpus = load_bundle(output), Corpus.load(shop / "corpus")
+        bundle, corpus = load_bundle(tmp_path / "trained"), Corpus.load(shop / "corpus")
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         texts = [example.prompt for example in builder.build("next_sid", "test")]
         prompts = encode_prompt(bundle.tokenizer, texts, 512)[0]
@@ -169,35 +160,12 @@ def test_a_recommender_says_the_same_and_explains_it(shop, device, monkeypatch, 
     assert same_lists(*(([items], [scores]) for items, scores in found))
 
 
-def sequential_config(shop: Path, output: Path, **changes) -> SequentialConfig:
-    settings = {
-        "corpus": str(shop / "corpus"),
-        "protocol": "rows",
-        "output": str(output),
-        "epochs": 3,
-        "learning_rate": 0.01,
-        "hyper": {"hidden_size": 16, "inner_size": 16, "num_layers": 1},
-        "list_length": 5,
-        "resamples": 10,
-        "max_len": 5,
-    }
-    return SequentialConfig(**{**settings, **changes})
-
-
 def test_a_sequential_model_resumes_after_a_stop_and_ranks_as_on_the_cpu(shop, device, tmp_path, monkeypatch):
-    run_sequential(sequential_config(shop, tmp_path / "whole"))
-    epoch = train.train_epoch
-
-    def dies(model, split, optimizer, settings, number):
-        if number == 2:
-            raise Killed
-        return epoch(model, split, optimizer, settings, number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train, "train_epoch", dies)
-        with pytest.raises(Killed):
-            run_sequential(sequential_config(shop, tmp_path / "stopped"))
-    run_sequential(sequential_config(shop, tmp_path / "stopped"))
+    short = {"epochs": 3, "learning_rate": 0.01, "list_length": 5, "resamples": 10, "max_len": 5}
+    whole, stopped = (sequential_config(shop / "corpus", tmp_path / name, **short) for name in ("whole", "stopped"))
+    run_sequential(whole)
+    interrupted_in_epoch(monkeypatch, stopped, 3)
+    run_sequential(stopped)
     whole, stopped = (tmp_path / name / "model" for name in ("whole", "stopped"))
     ended = [load_sequential(path) for path in (whole, stopped)]
     assert all_finite(ended[1].state_dict().values())
@@ -217,8 +185,7 @@ def test_a_sequential_model_resumes_after_a_stop_and_ranks_as_on_the_cpu(shop, d
 @pytest.mark.parametrize("name", ["sft", "grpo"])
 def test_with_compiled_blocks_it_learns_the_same(shop, device, tmp_path, monkeypatch, name):
     """As a run of 200 steps does on a GPU; on a CPU compiled for any device, by a compiler that changes no operator."""
-    backend = "inductor" if device.type == "cuda" else "aot_eager"
-    found, compiled = [], []
+    backend, compiled = "inductor" if device.type == "cuda" else "aot_eager", []
 
     def compile_all(self, steps):
         for model in (self.model, getattr(self, "ref_model", None)):
@@ -226,14 +193,10 @@ def test_with_compiled_blocks_it_learns_the_same(shop, device, tmp_path, monkeyp
                 compiled.append(compile_blocks(model, backend))
         self.compiled = True
 
-    run, output = trainer_of(shop, name, tmp_path / "written")
-    run()
-    found.append(weights_of(output))
+    written = trained_weights(shop, name, tmp_path / "written")
     monkeypatch.setattr(RankingEvaluation, "compile_blocks", compile_all)
-    run, output = trainer_of(shop, name, tmp_path / "compiled")
-    run()
-    found.append(weights_of(output))
+    others = trained_weights(shop, name, tmp_path / "compiled")
     assert sum(compiled) >= 1
-    assert list(found[0]) == list(found[1])
-    for key, value in found[0].items():
-        assert torch.allclose(value, found[1][key], rtol=1e-2, atol=1e-3 if device.type == "cuda" else 1e-5), key
+    assert list(written) == list(others)
+    for key, value in written.items():
+        assert torch.allclose(value, others[key], rtol=1e-2, atol=1e-3 if device.type == "cuda" else 1e-5), key

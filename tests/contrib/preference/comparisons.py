@@ -8,9 +8,8 @@ from minionerec.contrib.preference.data import Comparisons
 def build(pairs, users, targets=3, time=None, seed=0):
     """Every user answers every target on every pair of a ring."""
     rng = np.random.default_rng(seed)
-    target, user, pair = (
-        grid.ravel() for grid in np.meshgrid(range(targets), range(users), range(pairs), indexing="ij")
-    )
+    grids = np.meshgrid(range(targets), range(users), range(pairs), indexing="ij")
+    target, user, pair = (grid.ravel() for grid in grids)
     comparison = user * pairs + pair
     return Comparisons(
         features=rng.normal(size=(pairs, 4)).astype(np.float32),

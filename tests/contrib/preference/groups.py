@@ -1,7 +1,6 @@
 """The attack of the campaign (`tests/hostile`) on comparisons and features."""
 
 import io
-import json
 import zipfile
 from pathlib import Path
 from random import Random
@@ -11,6 +10,7 @@ import pandas as pd
 from hostile import mutate
 from hostile.groups import Group, filled_lines, holds
 from hostile.table_groups import N_ITEMS, N_ROWS, SUFFIXES
+from support.tables import write_table
 
 from minionerec.contrib.preference.data import read_comparisons, read_features
 
@@ -24,10 +24,8 @@ def make_comparisons(folder: Path) -> None:
         }
         for n in range(N_ROWS)
     ]
-    table = pd.DataFrame(rows)
-    table.to_csv(folder / "rows.csv", index=False)
-    table.to_parquet(folder / "rows.parquet", index=False)
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for suffix in (".csv", ".parquet", ".jsonl"):
+        write_table(pd.DataFrame(rows), folder / f"rows{suffix}")
     ids, vectors = [f"i{n}" for n in range(N_ITEMS)], np.random.default_rng(0).normal(size=(N_ITEMS, 3))
     np.savez(folder / "features.npz", item_id=np.array(ids), features=vectors.astype(np.float32))
     pd.DataFrame({"item_id": ids, "vector": list(vectors)}).to_parquet(folder / "features.parquet")
@@ -67,9 +65,8 @@ def strike_comparisons(rng: Random, clean: Path, folder: Path) -> str:
     filled, every = filled_lines(path)
     read = counts["comparisons"] + counts.get("lines_inside_cells", 0) + (path.suffix == ".csv")
     holds(filled <= read <= every, f"{read} of {filled} to {every} lines are used or counted")
-    usable = counts["comparisons"] - sum(
-        counts[name] for name in ("without_user_or_item", "without_features", "self_pairs")
-    )
+    unused = ("without_user_or_item", "without_features", "self_pairs")
+    usable = counts["comparisons"] - sum(counts[name] for name in unused)
     holds(counts["answers"] == usable * len(targets), f"{counts['answers']} answers of {usable} comparisons")
     left = counts["answers"] - counts["blank"] - counts["ties"] - counts["invalid"]
     holds(left == len(data) + counts["repeated"], f"{len(data)} rows and {counts['repeated']} repeats of {left}")

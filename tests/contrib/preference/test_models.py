@@ -48,11 +48,9 @@ def answers(y, target, pair=None, user=None, targets=("t0", "t1", "t2"), users=(
 
 @pytest.mark.parametrize("users", [6, 11])
 def test_parameter_count_is_the_published_one(users):
-    network = PairNetwork(512, users, 3)
+    network, siamese = PairNetwork(512, users, 3), PairNetwork(512, users, 3, siamese=True)
     assert sum(p.numel() for p in network.parameters()) == 352_995 + 32 * users
-    assert PairNetwork(512, users, 3, siamese=True).encode(
-        torch.zeros(4, 512), torch.arange(4), torch.zeros(4).long()
-    ).shape == (4, 32)
+    assert siamese.encode(torch.zeros(4, 512), torch.arange(4), torch.zeros(4).long()).shape == (4, 32)
 
 
 def test_network_equals_the_published_one_written_plainly():

@@ -2,7 +2,6 @@
 
 import json
 import time
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -63,9 +62,8 @@ def test_results_hold_the_published_keys_and_the_audit(small):
                 assert audit["same_user_pair"] == audit["same_pair_other_user"] == 0
                 assert results["split"]["warning"] is None
             if split == "row":
-                assert (
-                    audit["same_user_pair"] == pytest.approx(0.96, abs=0.04) and "LEAK" in results["split"]["warning"]
-                )
+                assert audit["same_user_pair"] == pytest.approx(0.96, abs=0.04)
+                assert "LEAK" in results["split"]["warning"]
                 assert overall["truth"]["sibling_ce"] < overall["truth"]["ce"] and overall["truth"]["p_error"] > 0
             if split == "user":
                 assert results["unseen_user_rows"] == overall["n"]
@@ -90,13 +88,8 @@ def test_pages(small):
     titles = ["Model Configuration", "Performance Summary", "Test Accuracy by Target", "Test Accuracy by User"]
     titles += ["Calibration", "Key Findings", "Experimental Details", "Agreement of Raters", "File Locations"]
     positions = [page.index(f"## {title}") for title in titles]
-    assert (
-        positions == sorted(positions)
-        and "rater's judgement" in page
-        and "| LEAK" not in page
-        and "LEAK:" not in page
-        and "100.0 % (" in page
-    )
+    assert positions == sorted(positions)
+    assert "rater's judgement" in page and "| LEAK" not in page and "LEAK:" not in page and "100.0 % (" in page
     assert (report.output / "pair.html").read_text().count("<svg") == 1
     assert "## New users" in page_text(report.output / "user.html") and "## New users" not in page
     runs = {split: config.output for split, config in configs.items()}
@@ -113,11 +106,8 @@ def test_verdicts_follow_the_intervals():
 
     gaps = {"majority": against(0.01, 0.03), "bt_user": against(-0.03, -0.01), "bt_global": against(-0.01, 0.02)}
     rows = findings({"m": {"against": gaps}}).rows
-    assert [row[:2] for row in rows] == [
-        ["m minus majority", "ahead"],
-        ["m minus bt_user", "behind"],
-        ["m minus bt_global", "open"],
-    ]
+    verdicts = {"majority": "ahead", "bt_user": "behind", "bt_global": "open"}
+    assert [row[:2] for row in rows] == [[f"m minus {model}", verdict] for model, verdict in verdicts.items()]
     assert (rows[0][2].text, rows[0][2].note) == ("+0.0200", "[+0.0100, +0.0300], p = 0.250")
 
 
@@ -173,19 +163,15 @@ def test_an_interrupted_run_resumes_and_the_same_seed_gives_the_same_bytes(small
     assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text()) == manifests[0]["settings"]
 
 
-def _later(now, seconds):
-    """A clock that is further ahead at every look."""
-    return now() + next(seconds)
-
-
 def test_a_preference_run_holds_nothing_of_the_clock(tmp_path, monkeypatch):
     config = PreferenceConfig(output="out", items=60, width=8, resamples=5, seed=4)
     contents = []
     for folder, hours in (("one", 0), ("two", 7)):
         (tmp_path / folder).mkdir()
         monkeypatch.chdir(tmp_path / folder)
-        for clock in ("time", "perf_counter", "monotonic"):
-            monkeypatch.setattr(time, clock, partial(_later, getattr(time, clock), count(0, 3600 * hours)))
+        for clock in ("time", "perf_counter", "monotonic"):  # further ahead at every look
+            now, ahead = getattr(time, clock), count(0, 3600 * hours)
+            monkeypatch.setattr(time, clock, lambda now=now, ahead=ahead: now() + next(ahead))
         run_preference(config)
         monkeypatch.undo()
         contents.append(bytes_of(tmp_path / folder))
@@ -204,9 +190,8 @@ def test_the_oracle_scores_its_ceiling_exactly(tmp_path):
     rows = np.flatnonzero(folds == TEST)
     scores = against_truth(tmp_path, data, folds, rows, p[rows], None)
     assert (scores["regret"], scores["p_error"], scores["recovery"]) == (0, 0, 1)
-    assert (
-        scores["realised"] == correct(data.y, p)[rows].mean() and scores["ce"] == cross_entropy(data.y, p)[rows].mean()
-    )
+    assert scores["realised"] == correct(data.y, p)[rows].mean()
+    assert scores["ce"] == cross_entropy(data.y, p)[rows].mean()
     assert scores["sibling_ce"] == pytest.approx(scores["ce"])  # the split by pair leaves no sibling in train
     assert cross_entropy(data.y, p).mean() == pytest.approx(-(p * np.log(p) + (1 - p) * np.log1p(-p)).mean(), abs=0.03)
     assert correct(data.y, p).mean() == pytest.approx(np.maximum(p, 1 - p).mean(), abs=0.03)
@@ -257,7 +242,6 @@ def test_a_recipe_with_seeds_compares_them():
 
 
 def over_seeds(folder, seeds=(1, 2, 3, 4, 5), **settings):
-    """Model to its measures on test over seeds."""
     found = {}
     for seed in seeds:
         config = PreferenceConfig(output=str(folder / str(seed)), seed=seed, resamples=50, **settings)
@@ -275,9 +259,8 @@ def accept(models, recovery, regret):
     for runs in models.values():
         gap = np.array([run["accuracy"] - run["truth"]["realised"] for run in runs])
         assert gap.mean() <= 2 * gap.std(ddof=1) / np.sqrt(len(gap))
-    gain = np.array(
-        [mine["ce"] - crowd["ce"] for mine, crowd in zip(models["bt_hier"], models["bt_global"], strict=True)]
-    )
+    pairs = zip(models["bt_hier"], models["bt_global"], strict=True)
+    gain = np.array([mine["ce"] - crowd["ce"] for mine, crowd in pairs])
     assert gain.mean() + 2 * gain.std(ddof=1) / np.sqrt(len(gain)) < 0
 
 
@@ -323,8 +306,6 @@ def test_the_leak_shows_and_goes_with_the_halo(tmp_path):
         folder = tmp_path / "-".join(changes.values())
         return np.mean([run["last"][key] for run in over_seeds(folder, **changes, **settings)["mlp_concat"]])
 
-    halo, no_halo = (
-        late("accuracy", population=of, split="row") - late("accuracy", population=of, split="pair")
-        for of in ("halo", "no_halo")
-    )
+    leaks = [[late("accuracy", population=of, split=unit) for unit in ("row", "pair")] for of in ("halo", "no_halo")]
+    halo, no_halo = (row - pair for row, pair in leaks)
     assert halo > 0.03 and halo > no_halo

@@ -1,7 +1,6 @@
 """RPG from digits to predictions: what it reads, the model as a ranker, bad input."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,16 +22,19 @@ from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.sid.table import SidTable
 
 
+def opq(folder, output, **changes):
+    settings = {"corpus": str(folder / "corpus"), "output": str(output), "dimensions": 16}
+    return SidConfig(**{**settings, "collisions": "keep", "method": "opq", **changes})
+
+
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """The demo shop with digits of two kinds, and SIDs."""
     folder = tmp_path_factory.mktemp("shop")
     run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
-    base = SidConfig(corpus=str(folder / "corpus"), output=str(folder / "digits"), dimensions=16, collisions="keep")
-    run_build_sids(replace(base, method="opq", digits=8, codebook_sizes=[16], iterations=5))
-    run_build_sids(
-        replace(base, codebook_sizes=[24, 24], collisions="extra_token", output=str(folder / "uneven"), iterations=5)
-    )
+    run_build_sids(opq(folder, folder / "digits", digits=8, codebook_sizes=[16], iterations=5))
+    uneven = {"method": "residual_kmeans", "codebook_sizes": [24, 24], "collisions": "extra_token", "iterations": 5}
+    run_build_sids(opq(folder, folder / "uneven", **uneven))
     return folder
 
 
@@ -80,13 +82,10 @@ def test_a_model_of_a_seed_is_a_ranker_of_the_same_lists(shop, trained, tmp_path
 
 
 def test_other_digits_are_trained_on_again(shop, tmp_path):
-    base = SidConfig(
-        corpus=str(shop / "corpus"), output=str(tmp_path / "digits"), dimensions=16, collisions="keep", method="opq"
-    )
-    run_build_sids(replace(base, digits=4, codebook_sizes=[8], iterations=2))
+    run_build_sids(opq(shop, tmp_path / "digits", digits=4, codebook_sizes=[8], iterations=2))
     config = config_of(shop, tmp_path / "out", digits=str(tmp_path / "digits"), epochs=1)
     assert not run_sequential(config).up_to_date
-    run_build_sids(replace(base, digits=2, codebook_sizes=[8], iterations=2))
+    run_build_sids(opq(shop, tmp_path / "digits", digits=2, codebook_sizes=[8], iterations=2))
     assert not run_sequential(config).up_to_date
     assert load_sequential(tmp_path / "out" / "model").num_digits == 2
 

@@ -41,14 +41,8 @@ def tables(tmp_path):
 @spark
 @pytest.mark.parametrize("form", ["demo", "csv", "parquet", "lines"])
 def test_spark_makes_what_duckdb_makes(tmp_path, tables, form):
-    chosen = {
-        "core": 4,
-        "start": "2024-02",
-        "end": "2024-11-30",
-        "repeats": "drop",
-        "ties": "shuffle",
-        "max_eval_examples": 300,
-    }
+    chosen = {"core": 4, "start": "2024-02", "end": "2024-11-30", "repeats": "drop", "ties": "shuffle"}
+    chosen["max_eval_examples"] = 300
     if form == "parquet":
         table = pd.read_csv(tables["interactions"], keep_default_na=False)
         table["timestamp"] = pd.to_datetime(table["timestamp"], unit="s")
@@ -92,10 +86,8 @@ def test_java_that_ends_during_a_run_is_one_line(tmp_path):
 
 
 def _lines(folder):
-    lines = folder / "lines.txt"
-    lines.write_text(
-        "".join(f"u{user * 37 % 50} {' '.join(f'i{(user + k) % 9}' for k in range(5))}\n" for user in range(50))
-    )
+    lines, baskets = folder / "lines.txt", [" ".join(f"i{(user + k) % 9}" for k in range(5)) for user in range(50)]
+    lines.write_text("".join(f"u{user * 37 % 50} {items}\n" for user, items in enumerate(baskets)))
     return {"source": "user_items", "interactions": str(lines), "split": "leave_last_out"}
 
 
