@@ -185,9 +185,9 @@ class WindowTexts:
         check_all_positions(builder, task)
         start = encode_prompt(tokenizer, [builder.prompt(task, history=[])], None)[0][0]
         whole = encode_completion(tokenizer, [builder.completion(task, item) for item in range(len(builder.titles))])
-        behind = [*builder.event_texts[:-1], ""] if task == NEXT_SID else [""]
-        behind_ids = [encode_completion(tokenizer, [text])[0] if text else [] for text in behind]
-        values, lengths = ragged([*(ids[:LONGEST_COMPLETION] for ids in whole), start, *behind_ids])
+        event_texts = [*builder.event_texts[:-1], ""] if task == NEXT_SID else [""]
+        event_ids = [encode_completion(tokenizer, [text])[0] if text else [] for text in event_texts]
+        values, lengths = ragged([*(ids[:LONGEST_COMPLETION] for ids in whole), start, *event_ids])
         scored = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         truncated = sum(len(ids) > LONGEST_COMPLETION for ids in whole)

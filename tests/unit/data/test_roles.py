@@ -116,8 +116,8 @@ def test_several_columns_stand_side_by_side_and_one_that_is_gone_is_missing():
     assert codes[:, columns[0].width :].tolist() == [[1, 0], [1, 0], [0, 0], [0, 1]]
     assert encode_columns(items[["item_id", "price"]], columns)[:, -1].tolist() == [1] * 4
     assert encode_columns(items, []).shape == (4, 0)
-    nobody = fit_columns(items, {"brand": "category"}, ["brand"], np.zeros(4, dtype=bool))
-    assert nobody[0].values == ("x",) and nobody[0].other
+    untrained = fit_columns(items, {"brand": "category"}, ["brand"], np.zeros(4, dtype=bool))
+    assert untrained[0].values == ("x",) and untrained[0].other
 
 
 @pytest.mark.parametrize(
