@@ -31,7 +31,6 @@ from minionerec.models.prompts.examples import (
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.registry import load_sequential
 from minionerec.pipeline.config.training import GrpoConfig
-from minionerec.pipeline.experts import with_experts
 from minionerec.pipeline.stages import StageResult
 from minionerec.pipeline.training_run import (
     TrainingRun,
@@ -41,6 +40,7 @@ from minionerec.pipeline.training_run import (
     training_stage,
     warn_of_rounding,
 )
+from minionerec.recommend.rankers.expert_fit import with_experts
 from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
 from minionerec.training.distillation import SoftTargets

@@ -29,9 +29,9 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, load_wording, task_of
 from minionerec.pipeline.config.training import SftConfig
-from minionerec.pipeline.experts import with_experts
 from minionerec.pipeline.stages import StageResult
 from minionerec.pipeline.training_run import TrainingRun, load_teacher, log_truncated, training_stage
+from minionerec.recommend.rankers.expert_fit import with_experts
 from minionerec.sid.table import SidTable
 from minionerec.training.examples import TrainingSet, training_set
 from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length

@@ -30,7 +30,7 @@ from minionerec.training.catalogue.windows import SidWindows, corpus_parts, some
 logger = get_logger(__name__)
 
 WindowParts = Callable[[], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]
-"""Iterates anew over histories, labels and weights of training windows, (W, H), some windows at a time
+"""Iterates from the beginning over histories, labels and weights of training windows, (W, H), some windows at a time
 (`minionerec.training.catalogue.windows.window_parts`, `corpus_parts`)."""
 Score = Callable[[np.ndarray, np.ndarray], tuple[torch.Tensor, torch.Tensor | None]]
 """A model's log-probabilities after held-out examples: takes their numbers and session contexts, int64 (E,) each, and

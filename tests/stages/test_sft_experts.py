@@ -14,7 +14,6 @@ from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import EXPERTS_FILE, load_bundle
 from minionerec.models.nn.experts import EXPERTS, FEATURES
-from minionerec.pipeline import experts as stage
 from minionerec.pipeline.config.evaluation import EvalConfig
 from minionerec.pipeline.config.recommend import ExportConfig
 from minionerec.pipeline.config.training import ExtendConfig
@@ -23,6 +22,7 @@ from minionerec.pipeline.export import run_export
 from minionerec.pipeline.extend import run_extend
 from minionerec.pipeline.grpo import run_grpo
 from minionerec.pipeline.sft import run_sft
+from minionerec.recommend.rankers import expert_fit as stage
 from minionerec.recommend.rankers import experts as module
 from minionerec.recommend.rankers.language import LanguageRanker
 from minionerec.recommend.rankers.protocol import Queries

@@ -31,7 +31,7 @@ from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import Windows, padded_windows
 from minionerec.metrics.predictions import SESSION_CONTEXT
 from minionerec.metrics.ranking import ranking_metrics, ranks_in
-from minionerec.models.nn.experts import EXPERTS
+from minionerec.models.nn.experts import EXPERTS, FEATURES
 from minionerec.recommend.rankers.candidates import (
     CandidateGroups,
     candidate_maxima,
@@ -132,6 +132,17 @@ class MixtureConstants:
     least: list[float]
     most: list[float]
     typical: list[float]
+
+    def __post_init__(self) -> None:
+        """Check lengths.
+
+        Raises:
+            ValueError: If they are not those of the experts and of their features.
+        """
+        features = len(self.weights), len(self.least), len(self.most)
+        experts = {len(row) for row in (*self.weights, self.typical)}
+        if set(features) != {len(FEATURES)} or experts != {len(EXPERTS)}:
+            raise ValueError(f"weights of a mixture are not {len(FEATURES)} x {len(EXPERTS)}.")
 
     def sentence(self) -> str:
         """The weights at the mean history."""
@@ -783,7 +794,7 @@ class Ease(_Scored):
             yield from self.rows.history_sets(histories[start : start + _ROWS_AT_ONCE]) @ self.weights
 
 
-class Mixture(_Scored):
+class MixtureOfBaselines(_Scored):
     """Candidates by a log-linear pool of transition counts, popularity, repeats and likeness of texts.
 
     The pool is that of a model's experts, without a model (`minionerec.models.nn.experts`). Of equal scores the
@@ -1398,7 +1409,7 @@ def _rankers(
     if chosen.text is not None and alike is not None:
         found[TEXT] = TextNeighbours(rows, alike, chosen.text, half_life)
     if chosen.mixture is not None:
-        found[MIXTURE] = Mixture(rows, mixed_counts(), chosen.mixture, half_life)
+        found[MIXTURE] = MixtureOfBaselines(rows, mixed_counts(), chosen.mixture, half_life)
     return found
 
 

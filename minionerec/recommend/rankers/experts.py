@@ -54,8 +54,9 @@ def pooled_log_probs(
     histories = np.zeros((len(queries), width), dtype=np.int64)
     older = []
     for row, (history, seen) in enumerate(zip(queries.histories, queries.seen, strict=True)):
-        histories[row, : len(history)] = numbers[history] + 1
-        older.append((numbers[seen[: len(seen) - len(history)]] + 1).tolist())
+        histories[row, : len(history)] = numbers[np.asarray(history, dtype=np.int64)] + 1
+        before = np.asarray(seen, dtype=np.int64)[: len(seen) - len(history)]
+        older.append((numbers[before] + 1).tolist())
     contexts = np.full(len(queries), UNKNOWN) if queries.session_context is None else queries.session_context
     given = torch.from_numpy(histories).to(device)
     known = torch.from_numpy(contexts.astype(np.int64)).to(device)

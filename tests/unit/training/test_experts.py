@@ -458,10 +458,10 @@ def test_sids_that_a_model_has_not_scored_are_no_candidates(caplog):
     experts = model_of(windows=CHAIN).experts
     heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
     wanted = heldout["labels"][:, 0] - 1
-    asked = []
+    requested = []
 
     def score(numbers, contexts, targets=True):
-        asked.append((len(numbers), contexts.tolist()))
+        requested.append((len(numbers), contexts.tolist()))
         log_probs, scored = torch.full((len(numbers), 6), -2.0), torch.zeros(len(numbers), 6, dtype=torch.bool)
         scored[:, 0], log_probs[:, 0] = True, -1.0
         if targets:
@@ -470,7 +470,7 @@ def test_sids_that_a_model_has_not_scored_are_no_candidates(caplog):
 
     fitted = fit_experts(experts, heldout, score)
     assert fitted is not None and fitted.before == pytest.approx(1 / np.log2(3), abs=1e-3) and fitted.after == 1
-    assert asked[0] == (150, [0] * 150)
+    assert requested[0] == (150, [0] * 150)
     assert fit_experts(experts, heldout, partial(score, targets=False)) is None and experts.are_off
     assert "0 of 150 validation examples have their target among the candidates, and 50 are needed" in caplog.text
 

@@ -626,8 +626,8 @@ def test_the_mixture_is_ahead_of_popularity_where_the_next_item_follows_from_the
     assert rankers[MIXTURE].rank(queries, 8).items == best.tolist()
     assert (chosen.mixture, chosen.valid[MIXTURE]) == counts.fit(corpus.valid)
     weight = f"transitions {chosen.mixture.typical[EXPERTS.index('transitions')]:.2f}"
-    said = next(sentence for sentence in chosen.sentences() if sentence.startswith(MIXTURE))
-    assert weight in said and said.endswith(f"; validation NDCG@10 {chosen.valid[MIXTURE]:.4f}")
+    reported = next(sentence for sentence in chosen.sentences() if sentence.startswith(MIXTURE))
+    assert weight in reported and reported.endswith(f"; validation NDCG@10 {chosen.valid[MIXTURE]:.4f}")
 
 
 def test_the_mixture_is_fitted_to_fewer_examples_of_many_candidates(chain, monkeypatch, caplog):
@@ -659,6 +659,10 @@ def test_constants_without_texts_are_read(chosen):
     assert not {TEXT, MIXTURE} & set(Chosen.from_json(content, "here").names)
     with pytest.raises(ArtefactError, match=r"here: holds no constants"):
         Chosen.from_json({}, "here")
+    shorter = replace(chosen, mixture=MIXED).to_json()
+    shorter["mixture"]["weights"].pop()
+    with pytest.raises(ArtefactError, match=r"here: holds no constants.*weights of a mixture are not 13 x 17"):
+        Chosen.from_json(shorter, "here")
 
 
 @pytest.fixture(scope="module")

@@ -106,6 +106,7 @@ def test_lists_are_the_best_of_the_pool_over_all_sids(shop, narrow, named):
         assert ranking.scores[row] == pytest.approx(pooled[row][listed].tolist(), abs=1e-4)
     plain = LanguageRanker(replace(bundle, experts=None), corpus).rank(queries, 8)
     assert plain.items != ranking.items and ranking.items[0] == ranking.items[3]
+    assert LanguageRanker(bundle, corpus).rank(Queries([np.array([])]), 8).items == [ranking.items[2]]
 
 
 def test_candidates_are_beams_and_what_the_experts_name(shop, narrow):

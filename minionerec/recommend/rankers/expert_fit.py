@@ -63,11 +63,13 @@ def with_experts(bundle: Bundle, corpus: Corpus, seed: int) -> tuple[Bundle, dic
     search = ExpertSearch(ranker, experts)
     if not search.scores_all:  # the experts alone name candidates, by weights that were fitted without a model
         fit_experts(experts, heldout, None, seed)
-    asked = [replace(queries, session_context=None), *([] if queries.session_context is None else [queries])]
-    sids, scores = (torch.stack(parts) for parts in zip(*(_candidates(search, each) for each in asked), strict=True))
+    variants = [replace(queries, session_context=None), *([] if queries.session_context is None else [queries])]
+    sids, scores = (
+        torch.stack(parts) for parts in zip(*(_candidates(search, variant) for variant in variants), strict=True)
+    )
 
     def score(rows: np.ndarray, contexts: np.ndarray) -> tuple[torch.Tensor, torch.Tensor | None]:
-        given = np.minimum(contexts != UNKNOWN, len(asked) - 1)
+        given = np.minimum(contexts != UNKNOWN, len(variants) - 1)
         return dense(BeamResult(sids[given, rows].to(device), scores[given, rows].to(device)), search.n_sids)
 
     fitted = fit_experts(experts, heldout, score, seed)
