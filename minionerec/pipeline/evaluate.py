@@ -80,10 +80,16 @@ def run_eval(config: EvalConfig) -> StageResult:
                         table=sids,
                         search=search,
                         dtype=local.dtype,
+                        experts=local.experts,
                     )
                     if isinstance(ranker, LanguageRanker):
                         table = ranker.table
                         if local.assistant:
+                            if ranker.experts is not None:
+                                raise ConfigError(
+                                    f"assistant is {local.assistant!r}, but {local.checkpoint} has experts, which were "
+                                    "fitted to it alone. Set experts to false, or leave the assistant out."
+                                )
                             require_unseen(local.assistant, local.split)
                             assistant = load_assistant(
                                 local.assistant,
@@ -145,6 +151,8 @@ def _name(ranker: Ranker, method: str, otherwise: str) -> str:
         name = _SEARCH_NAMES[method]
         if isinstance(ranker, TitleRanker):
             name += " over titles"
+        if ranker.experts is not None:
+            name += " with experts"
         if ranker.assistant is not None:
             name += f"{' with' if ranker.combine == 'steps' else ', reordered with'} {ranker.assistant.name}"
         return name

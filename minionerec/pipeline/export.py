@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from minionerec import __version__
 from minionerec.core.artefacts import MANIFEST, trained_splits
 from minionerec.core.errors import ArtefactError, one_line
-from minionerec.core.log import progress
+from minionerec.core.log import get_logger, progress
 from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import Bundle, clean_generation_config, load_language_model
@@ -32,6 +32,8 @@ TRIE_FILE, ITEMS_FILE, PROMPTS_FILE = "trie.safetensors", "sid_to_item.json", "p
 EXAMPLES, BEAMS = 5, 10
 """Example prompts with expected lists, and the beams and length of these."""
 README_FILE, _TOKENIZER_FILE = "README.md", "tokenizer_config.json"
+logger = get_logger(__name__)
+
 # Architectures whose configurations of version 4 of transformers know the kind of scaled positions as `type` alone.
 _TYPES = ("olmo", "olmo2", "phi3")
 
@@ -59,6 +61,8 @@ def run_export(config: ExportConfig) -> StageResult:
         )
         dtype = None if config.dtype == "saved" else getattr(torch, config.dtype)
         bundle = load_language_model(stage.config.checkpoint, dtype, instead)
+        if bundle.experts is not None:
+            logger.warning("The export is the language model alone: other engines do not have its experts.")
         torch.nn.Module.to(bundle.model, decoding_device())
         corpus = Corpus.load(stage.config.corpus)
         seen = list(trained_splits(stage.config.checkpoint))

@@ -22,14 +22,19 @@ from minionerec.models.backbone.bundle import (
     write_model_files,
 )
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.models.backbone.catalogue.extend import check_lengths, extended_catalogue, indices_among
+from minionerec.models.backbone.catalogue.extend import (
+    check_lengths,
+    extended_catalogue,
+    grown_experts,
+    indices_among,
+)
 from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
 from minionerec.pipeline.config.training import ExtendConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
-from minionerec.training.neighbours import sid_neighbours, sid_text
+from minionerec.training.neighbours import corpus_neighbours, sid_neighbours, sid_text
 
 logger = get_logger(__name__)
 
@@ -39,7 +44,8 @@ TEXT_TOLERANCE = 0.1  # share of their squared length by which text vectors of k
 def run_extend(config: ExtendConfig) -> StageResult:
     """Write a checkpoint that generates the SIDs of a larger catalogue: the same weights, and rows for what is new.
 
-    Language model: codes that no SID had before get rows (`minionerec.models.backbone.vocabulary.extend_code_rows`).
+    Language model: codes that no SID had before get rows (`minionerec.models.backbone.vocabulary.extend_code_rows`),
+    and its experts, if it has some, grow like those of a catalogue model.
     Catalogue model: everything that belongs to an SID moves to its new number, new ones get text, vectors and biases
     (`minionerec.models.backbone.catalogue.extend`), and pairs are counted in the training examples of the new corpus.
 
@@ -126,7 +132,11 @@ def _extend(
     before, model = bundle.table, bundle.model
     if not isinstance(model, CatalogueModel):
         counts["tokens_new"] = extend_code_rows(model, bundle.tokenizer, before, table)
-        return replace(bundle, table=table)
+        experts = bundle.experts
+        if experts is not None:
+            near = corpus_neighbours(corpus, table.sid_numbers)
+            experts = grown_experts(experts, before.distinct_codes, table.distinct_codes, "neighbours", near)
+        return replace(bundle, table=table, experts=experts)
     check_lengths(model, table.codes)
     add_code_tokens(bundle.tokenizer, table)
     counts["tokens_new"] = len(set(table.tokens) - set(before.tokens))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from minionerec.pipeline.training_run import (
     training_stage,
     warn_of_rounding,
 )
+from minionerec.recommend.rankers.expert_fit import with_experts
 from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
 from minionerec.training.distillation import SoftTargets
@@ -227,13 +229,15 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)
     keep_start_if_better(run, trainer, config.checkpoint, "a higher beta", "another reward")
-    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})
+    counts = {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")}
+    complete = partial(with_experts, corpus=corpus, seed=config.seed) if config.experts else None
+    result = run.finish(trainer, bundle, counts, complete)
     run.drop_rows()
     return result
 
 
 def load_policy(checkpoint: str, dtype: str, generations: int) -> Bundle:
-    """The checkpoint to start from.
+    """The checkpoint to start from, without its experts, which were fitted to its weights.
 
     Args:
         checkpoint: The checkpoint.
@@ -249,7 +253,7 @@ def load_policy(checkpoint: str, dtype: str, generations: int) -> Bundle:
         raise ConfigError(
             f"generations is {generations}, but the catalogue has {bundle.table.n_unique} distinct SIDs; ask for fewer."
         )
-    return bundle
+    return replace(bundle, experts=None)
 
 
 def load_reference(reference: str, bundle: Bundle, checkpoint: str) -> Mapping[str, torch.Tensor]:

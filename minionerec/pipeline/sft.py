@@ -1,6 +1,7 @@
 """The stage of supervised fine-tuning: a language model learns to generate semantic IDs."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from datasets import Dataset
@@ -29,6 +30,7 @@ from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, load_wording
 from minionerec.pipeline.config.training import SftConfig
 from minionerec.pipeline.stages import StageResult
 from minionerec.pipeline.training_run import TrainingRun, load_teacher, log_truncated, training_stage
+from minionerec.recommend.rankers.expert_fit import with_experts
 from minionerec.sid.table import SidTable
 from minionerec.training.examples import TrainingSet, training_set
 from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length
@@ -136,7 +138,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     )
     with run.work.phase("load"):
         examples = training_set(maker, run.rows)
-    counts = {"tokens": examples.total("tokens"), "losses": examples.total("losses")}
+    counts: dict[str, Any] = {"tokens": examples.total("tokens"), "losses": examples.total("losses")}
     counts["truncated_prompts"] = examples.total("truncated")
     counts["truncated_completions"] = examples.total("truncated_completions") + sum(
         text.truncated for text in maker.texts.values()
@@ -190,8 +192,15 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
         logger.info(
             "%d titles and descriptions were truncated to %d characters.", builder.truncated_texts, LONGEST_TEXT
         )
-    result = run.finish(
-        trainer, bundle, {"rows": examples.counts, **counts, "truncated_texts": builder.truncated_texts}
-    )
+    counts |= {"rows": examples.counts, "truncated_texts": builder.truncated_texts}
+    complete = None
+    if config.experts and run.validates:
+        complete = partial(with_experts, corpus=corpus, seed=config.seed)
+    elif config.experts:
+        logger.warning(
+            "Experts are left out: the examples that their weights would be fitted on were trained on. Give --splits "
+            "train."
+        )
+    result = run.finish(trainer, bundle, counts, complete)
     run.drop_rows()
     return result

@@ -573,13 +573,21 @@ class TrainingRun(TrainerCallback):
                     self.work.log_tokens(trainer.limit.tokens)
             wait_for_everyone()
 
-    def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> StageResult:
+    def finish(
+        self,
+        trainer: RankingEvaluation,
+        bundle: Bundle,
+        counts: dict[str, Any],
+        complete: Callable[[Bundle], tuple[Bundle, dict[str, Any]]] | None = None,
+    ) -> StageResult:
         """Write the best model (without validation the last) as a checkpoint (first process), and keep the state.
 
         Args:
             trainer: A trainer that has run.
             bundle: The model with its tokenizer and tables.
             counts: Numbers of the stage's own, for the manifest.
+            complete: What is still done with the trained checkpoint before it is written; returns it with further
+                counts.
         """
         state, log = trainer.state, trainer.state.log_history
         counts = {**counts, "steps": state.global_step, **({EXTENDED: self.extended} if self.extended else {})}
@@ -593,6 +601,10 @@ class TrainingRun(TrainerCallback):
         if not is_main_process():
             return _result(self.work.stage.output, counts)
         trained = replace(bundle, model=_merged_model(trainer.accelerator.unwrap_model(trainer.model)))
+        if complete is not None:
+            with self.work.phase("experts"):
+                trained, further = complete(trained)
+            counts |= further
         with self.work.finish(
             seed=self.config.seed,
             counts={**counts, **bundle_counts(trained)},

@@ -277,6 +277,7 @@ _USUAL = {
     "text_beams": None,
     "encoder": None,
     "weights": None,
+    "experts": True,
 }
 """Settings of the search → value at which they are not shown."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.sparse import csr_array
 
 from minionerec.core.log import get_logger, progress
 from minionerec.data.contexts import UNKNOWN
+from minionerec.data.corpus import Corpus
 from minionerec.data.transitions import count_transitions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue.blocks import newest_slots
@@ -23,12 +25,12 @@ from minionerec.models.nn.experts import (
     mean_of_neighbours,
 )
 from minionerec.models.nn.rows import top_scores
-from minionerec.training.catalogue.windows import SidWindows, some_rows
+from minionerec.training.catalogue.windows import SidWindows, corpus_parts, some_rows
 
 logger = get_logger(__name__)
 
 WindowParts = Callable[[], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]
-"""Iterates anew over histories, labels and weights of training windows, (W, H), some windows at a time
+"""Iterates from the beginning over histories, labels and weights of training windows, (W, H), some windows at a time
 (`minionerec.training.catalogue.windows.window_parts`, `corpus_parts`)."""
 Score = Callable[[np.ndarray, np.ndarray], tuple[torch.Tensor, torch.Tensor | None]]
 """A model's log-probabilities after held-out examples: takes their numbers and session contexts, int64 (E,) each, and
@@ -38,6 +40,9 @@ HALF_LIVES = (0.1, 0.01)
 """Half-lives of the two popularities, as shares of all training targets."""
 TREND, NEWEST_TREND, TRANSITION_HALF_LIFE = 0.1, 0.03, 0.3
 """Half-lives of what describes items, and of transition counts."""
+RECENCY = 3.0
+"""How fast the weights of targets fall with their age (`minionerec.data.windows.recency_of`), for a model that was
+trained without such weights."""
 MOST_EXAMPLES = 12_000
 """Held-out examples that weights are fitted on, at most."""
 _PRIOR = 20.0  # further times that an item was in a history, with the share of all items
@@ -65,6 +70,7 @@ _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
 _UNSOLD = 1.5  # a target without training examples counts for so many, as their share rises after training
 _STEPS, _RATE, _SHARP = 80, 0.06, (0.3, 0.05)  # of fitting; the width of a step from rank to rank, at first and at last
 _PENALTY = 45.0  # over the number of examples: of squared weights of features, each of variance 1, but the constant
+_PENALTY_ALONE = 1000.0  # the same without a model
 _FOLDS = 3
 _SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the way from the model alone to the weights; few examples bear less
 _SCALES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
@@ -120,6 +126,20 @@ def count_experts(parts: WindowParts, size: int, recency: float, neighbours: Seq
     )
 
 
+def corpus_experts(corpus: Corpus, numbers: np.ndarray, neighbours: Sequence[csr_array]) -> Experts:
+    """Experts of SIDs by counts of the training examples of a corpus; they are off.
+
+    Targets are weighed by their ages with a `RECENCY` where the split is by time.
+
+    Args:
+        corpus: The corpus.
+        numbers: int64 (I,), the SID of each of its items, from 0.
+        neighbours: See `count_experts`.
+    """
+    recency = RECENCY if "global time" in corpus.split else 0.0
+    return count_experts(partial(corpus_parts, corpus, numbers, recency), int(numbers.max()) + 1, recency, neighbours)
+
+
 @dataclass(frozen=True)
 class _Heldout:
     """Held-out examples that weights are fitted on.
@@ -161,8 +181,9 @@ class _Heldout:
     def take(self, rows: np.ndarray) -> "_Heldout":
         """Some of the examples."""
         older = None if self.older is None else [self.older[row] for row in rows]
-        columns = (values[rows] for values in (self.numbers, self.histories, self.labels, self.contexts))
-        return _Heldout(*columns, older, self.rounds)
+        return _Heldout(
+            self.numbers[rows], self.histories[rows], self.labels[rows], self.contexts[rows], older, self.rounds
+        )
 
     def inputs(
         self, experts: Experts, score: Score | None
@@ -262,6 +283,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
     weights = _constant(_START, features.shape[1])
     if not candidates.with_model:
         weights[:, :_FIXED] = 0
+    penalty = _PENALTY if candidates.with_model else _PENALTY_ALONE
     weights.requires_grad_(True)
     optimizer = torch.optim.Adam([weights], lr=_RATE)
     for step in progress(range(_STEPS), "fitting experts", unit="steps"):
@@ -269,7 +291,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
         optimizer.param_groups[0]["lr"] = _RATE * (1 - 0.9 * done)
         optimizer.zero_grad()
         width = _SHARP[0] * (_SHARP[1] / _SHARP[0]) ** done
-        loss = candidates.loss(features[rows] @ weights, rows, width) + _PENALTY * weights[1:].square().sum()
+        loss = candidates.loss(features[rows] @ weights, rows, width) + penalty * weights[1:].square().sum()
         loss = loss / candidates.count
         loss.backward()
         assert weights.grad is not None
@@ -341,6 +363,13 @@ def fit_experts(
     with torch.no_grad():
         candidates = _Candidates(experts, examples, score)
     if len(candidates.example) < _FEWEST:
+        logger.info(
+            "Experts are left out: %d of %d validation examples have their target among the candidates, and %d are "
+            "needed.",
+            len(candidates.example),
+            len(examples),
+            _FEWEST,
+        )
         return None
     return _fit(experts, candidates, examples, score)
 

@@ -7,12 +7,13 @@ from scipy.sparse import csr_array
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.sid.embed.encoder import INTERACTIONS, VectorSource
+from minionerec.sid.embed.encoder import INTERACTIONS, TFIDF, VectorSource
 from minionerec.sid.embed.interactions import beside
 from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts_by_each
 from minionerec.sid.embed.vectors import make_vectors
 
 _INTERACTION_WIDTH = 128  # of the vectors of interactions by which SIDs are compared
+_TEXT_WIDTH = 128  # of those of texts
 
 
 def sid_text(
@@ -62,6 +63,15 @@ def sid_neighbours(
         except DataError:  # no two items have a user in common
             pass
     return of_same_pairs(*nearest_texts_by_each(joined_texts(corpus, numbers), [vectors, None]))
+
+
+def corpus_neighbours(corpus: Corpus, numbers: np.ndarray) -> tuple[csr_array, csr_array]:
+    """`sid_neighbours` by TF-IDF of texts and by training interactions; arguments as of `sid_text`."""
+    try:
+        text = sid_text(corpus, numbers, TFIDF, _TEXT_WIDTH)
+    except DataError:  # no item has a text
+        text = None
+    return sid_neighbours(corpus, numbers, TFIDF, text)
 
 
 def of_same_pairs(first: csr_array, second: csr_array) -> tuple[csr_array, csr_array]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
@@ -19,19 +21,21 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from minionerec.core.artefacts import open_artefact
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import shows_bars
 from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel
 from minionerec.models.backbone.pretrained import CHECKPOINT_MODELS, load_model, load_tokenizer
 from minionerec.models.backbone.vocabulary import code_token_ids, verify_code_tokens
 from minionerec.models.decoding.architectures import check_architecture
 from minionerec.models.decoding.branches import OpensBranches
+from minionerec.models.nn.experts import Experts
 from minionerec.models.nn.layers import replace_linear
 from minionerec.models.prompts.wording import NEXT_SID, Wording, load_wording
 from minionerec.sid.table import INDEX_FILE, SidTable
 
 KIND = "checkpoint"
 WORDING_FILE = "wording.yaml"
+EXPERTS_FILE = "experts.safetensors"
 _READ_BY_LIBRARIES = (
     ".json",
     ".safetensors",
@@ -60,6 +64,8 @@ class Bundle:
         max_prompt_length: Number of last tokens to which prompts are truncated.
         path: Directory that the checkpoint was read from.
         task: Task by which the model recommends: next_sid, or title_history_to_title for a model that generates titles.
+        experts: Experts that are pooled with a language model (`minionerec.models.nn.experts`), by SID numbers; None
+            without them. A catalogue model has its own.
     """
 
     model: PreTrainedModel
@@ -69,6 +75,7 @@ class Bundle:
     max_prompt_length: int
     path: Path | None = None
     task: str = NEXT_SID
+    experts: Experts | None = None
 
     @cached_property
     def code_ids(self) -> np.ndarray:
@@ -102,13 +109,16 @@ def clean_generation_config(tokenizer: PreTrainedTokenizerBase, start: int | Non
 
 
 def write_model_files(bundle: Bundle, folder: str | os.PathLike[str]) -> None:
-    """Write model, tokenizer, SID table, wording and a clean generation config into a directory."""
+    """Write model, tokenizer, SID table, wording, experts and a clean generation config into a directory."""
     start = getattr(bundle.model.config, "decoder_start_token_id", None)
     bundle.model.generation_config = clean_generation_config(bundle.tokenizer, start)
     bundle.model.save_pretrained(folder)
     bundle.tokenizer.save_pretrained(folder)
     bundle.table.save_index(Path(folder) / INDEX_FILE)
     bundle.wording.save(Path(folder) / WORDING_FILE)
+    if bundle.experts is not None:
+        state = {name: values.cpu().contiguous() for name, values in bundle.experts.state_dict().items()}
+        save_file(state, Path(folder) / EXPERTS_FILE)
 
 
 def bundle_counts(bundle: Bundle) -> dict[str, Any]:
@@ -208,7 +218,29 @@ def load_bundle(
         vocabulary = tokenizer.get_vocab()
         if list(model.config.session_tokens) != [vocabulary.get(text) for text in wording.session_context]:
             raise ArtefactError(f"{path}: its session_tokens are not those of {WORDING_FILE}. {_REMEDY}")
-    return Bundle(replace_linear(model), tokenizer, saved_table, wording, max_prompt_length, path, task)
+    experts = _load_experts(path, saved_table)
+    return Bundle(replace_linear(model), tokenizer, saved_table, wording, max_prompt_length, path, task, experts)
+
+
+def _load_experts(path: Path, table: SidTable) -> Experts | None:
+    """Read the experts of a checkpoint; None if it has no such file.
+
+    Raises:
+        ArtefactError: If they are damaged, or of other SIDs.
+    """
+    file = path / EXPERTS_FILE
+    if not file.is_file():
+        return None
+    try:
+        experts = Experts.from_state(load_file(file))
+    except (SafetensorError, KeyError, RuntimeError) as error:
+        raise ArtefactError(f"{file}: holds no experts ({one_line(error)}). {_REMEDY}") from None
+    flaw = experts.flaw()
+    if flaw is None and len(experts.repeats) != table.n_unique:
+        flaw = f"it has {len(experts.repeats)} SIDs"
+    if flaw is not None:
+        raise ArtefactError(f"{file}: does not fit the {table.n_unique} SIDs of {INDEX_FILE}: {flaw}. {_REMEDY}")
+    return experts
 
 
 def _check_kind(path: Path, config: Any) -> None:

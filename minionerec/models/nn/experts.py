@@ -14,7 +14,9 @@ The model may be any that gives log-probabilities of items, or of some of them. 
 pooled.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -225,6 +227,15 @@ class Experts(nn.Module):
     def are_off(self) -> bool:
         """Whether the weights select the model alone."""
         return float(self.weights[0, 0]) == 1 and int(self.weights.count_nonzero()) == 1
+
+    def with_weights(self, fitted: Mapping[str, Sequence[Any]]) -> "Experts":
+        """The same counts, not copied, with other `weights`, `least` and `most`, each of a buffer's shape."""
+        other = copy.copy(self)
+        other._buffers = dict(self._buffers)
+        for name in ("weights", "least", "most"):
+            buffer = getattr(self, name)
+            setattr(other, name, torch.tensor(fitted[name], dtype=buffer.dtype, device=buffer.device))
+        return other
 
     def flaw(self) -> str | None:
         """Describe the first inconsistency of loaded counts; None if there is none."""

@@ -23,6 +23,10 @@ RECENCY = (
     "weigh a training target by exp(-recency x share of the training examples after it); only where the split is "
     "by time, else all weigh alike"
 )
+EXPERTS = (
+    "pool transition counts, recent popularity, repeats and likeness of items with the model's probabilities, by "
+    "weights that depend on the history, where that ranks validation examples better"
+)
 TRAINED_SPLITS = (
     "splits whose examples are trained on: train, train valid, or train valid test; with valid among them nothing is "
     "validated, and the last weights are kept"
@@ -152,11 +156,17 @@ class SftConfig(LanguageRunConfig):
     batch_size: int = setting(64, "examples an optimiser step, over all devices", least=1)
     device_batch_size: int = setting(0, f"examples a device computes at a time; {FITTING}", least=0)
     select_by: str = setting("loss", "best checkpoint: lowest validation loss, or highest ndcg", known=SELECT)
+    experts: bool = setting(False, EXPERTS)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         yield from _check_splits(self.splits)
+        yield from _unless(
+            not self.experts or NEXT_SID in self.tasks,
+            f"experts is true, but they rank SIDs, and the tasks are {', '.join(self.tasks)}; add {NEXT_SID}, or set "
+            "experts to false.",
+        )
         yield from _unless(
             not (self.lora_rank and self.model == "scratch"),
             f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
@@ -229,11 +239,7 @@ class CatalogueTrainConfig(RunConfig):
     reach: int = setting(
         10, "items back that transitions are counted, by which SIDs are scored; 0: none are counted", least=0
     )
-    experts: bool = setting(
-        False,
-        "pool transition counts, recent popularity, repeats and likeness of items with the model's probabilities, by "
-        "weights that depend on the history, where that ranks validation examples better",
-    )
+    experts: bool = setting(False, EXPERTS)
     fitted_weights: str = setting(
         "",
         "checkpoint of this stage whose weights of experts and of popularity, which were fitted on its validation "
@@ -417,6 +423,7 @@ class GrpoConfig(LanguageRunConfig):
         512, "optimiser steps after which the reference moves to .6 of the policy and .4 of itself; 0: never", least=0
     )
     max_steps: int = setting(-1, "stop after this many optimiser steps; -1: after the epochs", least=-1)
+    experts: bool = setting(False, f"{EXPERTS}; those of the checkpoint to start from are not kept")
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""

@@ -26,6 +26,7 @@ from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.recommend.rankers.candidates import CandidateGroups, candidate_maxima, list_items, ranked_items
+from minionerec.recommend.rankers.experts import ExpertSearch
 from minionerec.recommend.rankers.protocol import Allowed, Assistant, Queries, Ranking, context_used
 from minionerec.sid.table import code_token
 
@@ -80,6 +81,8 @@ class LanguageRanker:
         bonus: float32 (S,), added to the log-probability of each SID; nothing if None.
 
     Attributes:
+        experts: The pool of the checkpoint's experts with its search; None for a checkpoint without experts, and for a
+            catalogue model, which pools them itself. It is not combined with an assistant.
         assistant: A second recommender mixed into the search (`minionerec.models.decoding.leaves`); None without one.
         share: With an assistant, weight of the checkpoint's log-probabilities; the assistant's have the rest.
         combine: "steps": both score every step of the search; "rerank": the checkpoint is searched alone, and its list
@@ -102,6 +105,9 @@ class LanguageRanker:
         self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
         self.assistant: Assistant | None = None
         self.share, self.combine = 1.0, "steps"
+        self.experts: ExpertSearch | None = None
+        if bundle.experts is not None and not bundle.experts.are_off:
+            self.experts = ExpertSearch(self, bundle.experts)
 
     @property
     def bonus_of_items(self) -> np.ndarray | None:
@@ -184,7 +190,7 @@ class LanguageRanker:
         Args:
             queries: R queries, which an assistant reads.
             prompts: Token ids of their prompts; equal ones with the same allowed items are searched once, unless an
-                assistant, or what was seen before, distinguishes their queries.
+                assistant, experts, or what was seen before, distinguishes their queries.
             k: Distinct SIDs of each list.
             allowed: Items that may be listed, per row; all if None.
             decode_all: Decodes all distinct prompts, with the largest number of beams; in batches, here, if None.
@@ -194,7 +200,7 @@ class LanguageRanker:
         model = self.bundle.model
         by_seen = isinstance(model, CatalogueModel) and model.reads_seen
         named = [
-            self.assistant is not None or (by_seen and len(seen) > len(history))
+            self.assistant is not None or self.experts is not None or (by_seen and len(seen) > len(history))
             for history, seen in zip(queries.histories, queries.seen, strict=True)
         ]
         firsts: dict[object, int] = {}  # the first row of each distinct query
@@ -261,22 +267,32 @@ class LanguageRanker:
         sids: torch.Tensor | None,
     ) -> BeamResult:
         model = self.model_after(queries.take(rows), prompts)
+        if self.experts is not None:
+            return self.experts.search(queries.take(rows), model, prompts, num_beams, sids)
         if self.assistant is None:
-            return self._search_model(model, prompts, num_beams, sids)
+            return self.search_model(model, prompts, num_beams, sids)
         log_probs = self.assistant.log_probs(queries.take(rows)).to(model.device)
         if self.combine == "steps":
             mixture = Mixture(model, LeafModel(log_probs, vocabulary_size(model)), self.share)
-            return self._search_model(mixture, prompts, num_beams, sids)
+            return self.search_model(mixture, prompts, num_beams, sids)
         if self.bonus is not None:
             log_probs = log_probs + self.bonus.to(model.device)
         if self.search.length_penalty:
             lengths = self.searched.depth[self.searched.node_of_sid]
             log_probs = log_probs / lengths**self.search.length_penalty
-        return rerank(self._search_model(model, prompts, num_beams, sids), log_probs, self.share)
+        return rerank(self.search_model(model, prompts, num_beams, sids), log_probs, self.share)
 
-    def _search_model(
+    def search_model(
         self, model: SearchModel, prompts: Sequence[Sequence[int]], num_beams: int, sids: torch.Tensor | None
     ) -> BeamResult:
+        """The search of a model alone.
+
+        Args:
+            model: The model.
+            prompts: Token ids of B prompts.
+            num_beams: Length of the lists, and of beam search the number of beams.
+            sids: bool (B, S), SIDs that may be listed; all if None.
+        """
         how = self.search
         guide = None if sids is None and self.bonus is None else Guide.of(self.searched, sids, self.bonus)
         if how.method == "exact":
@@ -295,7 +311,8 @@ class LanguageRanker:
 
     def batch_size(self, prompts: Sequence[Sequence[int]], num_beams: int) -> int:
         """Prompts per batch."""
-        return self.search.batch_size or fitting_batch_size(self.bundle.model, self.searched, prompts, num_beams)
+        beams = num_beams if self.experts is None else self.experts.beams(num_beams)
+        return self.search.batch_size or fitting_batch_size(self.bundle.model, self.searched, prompts, beams)
 
 
 class TitleRanker(LanguageRanker):

@@ -1,6 +1,7 @@
 """Loading rankers: from an artefact's directory, or a user's own function."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from minionerec.models.decoding.leaves import sum_to_leaves
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.registry import MODEL_FILE, load_sequential
+from minionerec.recommend.rankers.experts import pooled_log_probs
 from minionerec.recommend.rankers.language import LanguageRanker, Search, TitleRanker
 from minionerec.recommend.rankers.protocol import Assistant, Queries, Ranker
 from minionerec.recommend.rankers.sequential import SequentialRanker
@@ -70,6 +72,8 @@ def checkpoint_assistant(ranker: LanguageRanker, name: str) -> Assistant:
             model = ranker.model_after(queries, prompts)
             found = exact_search(model, prompts, ranker.trie, ranker.trie.n_sids, guide=guide)
         by_number = torch.empty_like(found.scores).scatter_(1, found.sids, found.scores.float())
+        if ranker.experts is not None:
+            by_number = pooled_log_probs(ranker.experts.experts, ranker.table.sid_numbers, queries, by_number)
         return by_number.log_softmax(-1)
 
     return Assistant(name, ranker.context, log_probs)
@@ -84,6 +88,7 @@ def load_ranker(
     search: Search | None = None,
     dtype: str = "auto",
     in_memory: bool = False,
+    experts: bool = True,
 ) -> Ranker:
     """A ranker from the output of a training stage, on this process's device.
 
@@ -97,6 +102,7 @@ def load_ranker(
         search: The search of a checkpoint.
         dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
         in_memory: Whether its files may be overwritten while it is in use (`load_bundle`).
+        experts: Whether the experts of a checkpoint are used, if it has some.
 
     Raises:
         ArtefactError: If there is neither, or it is for another table or corpus.
@@ -113,8 +119,12 @@ def load_ranker(
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
         corpus = corpus.training_on(trained_splits(path))
         torch.nn.Module.to(bundle.model, decoding_device())
+        if bundle.experts is not None:
+            bundle = replace(bundle, experts=bundle.experts.to(decoding_device()) if experts else None)
         if isinstance(bundle.model, CatalogueModel):
             bundle.model.freeze()
+            if bundle.model.experts is not None and not experts:
+                bundle.model.experts.turn_off()
         if bundle.task == NEXT_TITLE:
             return TitleRanker(bundle, corpus, search)
         return LanguageRanker(bundle, corpus, search, lift_of_new_items(path, bundle.table, corpus))

@@ -1,1 +1,1 @@
-"""Training of catalogue models: windows, objectives, experts and popularity."""
+"""Training of catalogue models: windows, objectives and popularity."""

@@ -42,7 +42,7 @@ from minionerec.training.catalogue.windows import (
     window_parts,
     write_windows,
 )
-from minionerec.training.experts import HALF_LIVES, count_experts, set_weights
+from minionerec.training.experts import HALF_LIVES, count_experts, fit_experts, set_weights
 from minionerec.training.neighbours import of_same_pairs
 
 CODES = np.array([[index // 3, index % 3] for index in range(6)])
@@ -432,6 +432,47 @@ def test_what_training_never_saw_is_found_by_its_text():
     assert found is not None and model.experts.items[:, 3].tolist() == [1, 0, 0, 0, 0, 1]
     first = model.leaf_log_probs(torch.tensor([[2], [4]])).argsort(1, descending=True)[:, :2].tolist()
     assert first[0][0] == 5 and first[1][0] == 4
+
+
+def test_without_a_model_counts_alone_are_fitted():
+    experts = model_of(windows=CHAIN).experts
+    heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
+    fitted = fit_experts(experts, heldout, None)
+    assert fitted is not None and fitted.after == pytest.approx(fitted.gains.mean(), abs=1e-4)
+    assert fitted.share > 0 or fitted.before == fitted.after
+    weights = np.array(fitted.weights)
+    assert not weights[:, :2].any() and weights[0].any() and torch.equal(experts.weights, torch.tensor(fitted.weights))
+    row, slot = torch.arange(4), torch.zeros(4, dtype=torch.int64)
+    pooled = experts(None, torch.arange(1, 5)[:, None], row, slot, slot)
+    assert pooled.argmax(1).tolist() == [1, 2, 3, 4]
+    assert torch.allclose(pooled.exp().sum(1), torch.ones(4), atol=1e-5)
+    # Others share the counts, and have weights of their own.
+    off = {"weights": np.zeros(weights.shape).tolist(), "least": fitted.least, "most": fitted.most}
+    other = experts.with_weights(off)
+    assert other.counts is experts.counts and not other.weights.any() and experts.weights.any()
+
+
+def test_sids_that_a_model_has_not_scored_are_no_candidates(caplog):
+    """Where the target is never scored nothing is fitted; where it competes with one SID it is first or second."""
+    caplog.set_level("INFO", "minionerec")
+    experts = model_of(windows=CHAIN).experts
+    heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
+    wanted = heldout["labels"][:, 0] - 1
+    requested = []
+
+    def score(numbers, contexts, targets=True):
+        requested.append((len(numbers), contexts.tolist()))
+        log_probs, scored = torch.full((len(numbers), 6), -2.0), torch.zeros(len(numbers), 6, dtype=torch.bool)
+        scored[:, 0], log_probs[:, 0] = True, -1.0
+        if targets:
+            scored[torch.arange(len(numbers)), torch.from_numpy(wanted[numbers]).long()] = True
+        return log_probs, scored
+
+    fitted = fit_experts(experts, heldout, score)
+    assert fitted is not None and fitted.before == pytest.approx(1 / np.log2(3), abs=1e-3) and fitted.after == 1
+    assert requested[0] == (150, [0] * 150)
+    assert fit_experts(experts, heldout, partial(score, targets=False)) is None and experts.are_off
+    assert "0 of 150 validation examples have their target among the candidates, and 50 are needed" in caplog.text
 
 
 def test_texts_are_neighbours_by_the_words_they_share():

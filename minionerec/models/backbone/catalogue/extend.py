@@ -128,7 +128,7 @@ def extended_catalogue(
         text[position >= 0] = model.text.cpu().numpy()[position[position >= 0]]
     experts = None
     if model.experts is not None and neighbours is not None:
-        experts = _grown_experts(model.experts, before, after, start, neighbours)
+        experts = grown_experts(model.experts, before, after, start, neighbours)
     extended = build_catalogue(config, codes, code_tokens, text, transitions, experts)
     for old, new in zip(model.each_tower(), extended.each_tower(), strict=True):
         weights = {name: value.cpu() for name, value in old.state_dict().items()}
@@ -161,10 +161,18 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
     return grown.T
 
 
-def _grown_experts(
+def grown_experts(
     experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: Sequence[csr_array]
 ) -> Experts:
-    """Extend the experts to more SIDs."""
+    """Extend experts to more SIDs.
+
+    Args:
+        experts: Experts of the known SIDs; not modified.
+        before: int (S, L), the distinct known SIDs.
+        after: int (N, L), the distinct SIDs, all known ones among them.
+        start: See `extended_catalogue`, of popularity.
+        neighbours: Similarities of all SIDs, as in `Experts.of`.
+    """
     number, size = indices_among(after, before), len(after)
     state = {name: value.cpu() for name, value in experts.state_dict().items()}
     leaders = np.repeat(number, state["offsets"].diff().numpy())
