@@ -1,4 +1,4 @@
-"""Baselines: popularity, newest items, transition counts, EASE and text, with constants chosen on validation examples.
+"""Baselines: popularity, newest items, transition counts, EASE, text and a mixture, chosen on validation examples.
 
 The constants of a corpus are those of a grid with the highest NDCG@10 on its validation examples; test examples are
 never read. `make_baselines` finds them and builds the rankers. Given the session contexts of the validation examples,
@@ -31,6 +31,7 @@ from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import Windows, padded_windows
 from minionerec.metrics.predictions import SESSION_CONTEXT
 from minionerec.metrics.ranking import ranking_metrics, ranks_in
+from minionerec.models.nn.experts import EXPERTS, FEATURES
 from minionerec.recommend.rankers.candidates import (
     CandidateGroups,
     candidate_maxima,
@@ -38,8 +39,11 @@ from minionerec.recommend.rankers.candidates import (
     list_items,
     ranked_items,
 )
+from minionerec.recommend.rankers.experts import pooled_log_probs
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
 from minionerec.sid.embed.texts import joined_texts, nearest_texts
+from minionerec.training.catalogue.windows import held_out_windows, older_sids
+from minionerec.training.experts import corpus_experts, fit_experts
 
 logger = get_logger(__name__)
 
@@ -50,11 +54,11 @@ _Setting = TypeVar("_Setting")
 _Constants = TypeVar("_Constants", "TransitionConstants", "TextConstants")
 
 POPULARITY, RECENT, TRANSITIONS, EASE = "popularity", "most recent items", "transition counts", "EASE"
-TEXT = "neighbours by text"
+TEXT, MIXTURE = "neighbours by text", "mixture of baselines"
 """Names of the baselines, in tables and in files."""
-NAMES = (POPULARITY, RECENT, TRANSITIONS, EASE, TEXT)
+NAMES = (POPULARITY, RECENT, TRANSITIONS, EASE, TEXT, MIXTURE)
 ALL_PAIRS = 20_000
-"""EASE and neighbours by text compare all pairs of candidates; of more candidates they are left out."""
+"""EASE, neighbours by text and the mixture compare all pairs of candidates; of more candidates they are left out."""
 METRIC = "NDCG@10"
 """The metric that constants are chosen by, on validation examples."""
 
@@ -65,6 +69,8 @@ _EXAMPLES = 5000  # size of the fixed sample of validation examples for choosing
 _FEWEST_EXAMPLES, _PRODUCT = 1000, 800_000_000  # fewer, so many at least, where times training examples they are more
 _TRAINING = 1 << 22  # training examples from which constants are chosen
 _NEAREST = 100  # most similar candidates of each, by their texts
+_MIXED_EXAMPLES, _MIXED_VALUES = 3000, 20_000_000  # of the mixture's fit; where times candidates they are more, fewer
+_MIXED_ROWS = 256  # queries that the mixture scores at a time
 _RIDGE_ITEMS = 2000  # most popular candidates among which the ridge is chosen
 _MIRRORED = 512  # rows of a symmetric matrix that are copied at a time
 _FIRST_EXAMPLES = 250, 500  # validation examples on which the search over transition counts begins: least and most
@@ -111,6 +117,41 @@ class TextConstants:
     exclude_seen: SeenLast = True
 
 
+@dataclass(frozen=True)
+class MixtureConstants:
+    """Constants of the mixture of baselines: weights of `minionerec.models.nn.experts.Experts`.
+
+    Attributes:
+        weights: (features, experts), weights of the experts by features of the history.
+        least: (features,), minimum of each feature, to which it is clamped.
+        most: (features,), maximum, likewise.
+        typical: (experts,), weights at the mean of the features of validation examples.
+    """
+
+    weights: list[list[float]]
+    least: list[float]
+    most: list[float]
+    typical: list[float]
+
+    def __post_init__(self) -> None:
+        """Check lengths.
+
+        Raises:
+            ValueError: If they are not those of the experts and of their features.
+        """
+        features = len(self.weights), len(self.least), len(self.most)
+        experts = {len(row) for row in (*self.weights, self.typical)}
+        if set(features) != {len(FEATURES)} or experts != {len(EXPERTS)}:
+            raise ValueError(f"weights of a mixture are not {len(FEATURES)} x {len(EXPERTS)}.")
+
+    def sentence(self) -> str:
+        """The weights at the mean history."""
+        parts = [f"{name} {weight:.2f}" for name, weight in zip(EXPERTS, self.typical, strict=True)]
+        kept = [part for part, weight in zip(parts, self.typical, strict=True) if abs(weight) >= _LEAST_SHOWN]
+        return f"weights at a mean history: {', '.join(kept)}"
+
+
+_LEAST_SHOWN = 0.005  # weight that a sentence gives
 COUNTING = ((1, 0.0), (5, 0.1), (5, 0.3), (10, 0.6), (10, 0.8))
 """Reach and decay of counting that are tried."""
 REVERSE = (0.0, 0.1, 0.3, 1.0)
@@ -148,6 +189,8 @@ class Chosen:
         of: Of constants for one session context, the number of all validation examples that have it.
         text: Constants of the neighbours by text; None where these are left out, of more than `ALL_PAIRS` candidates
             or where no item has a text.
+        mixture: Constants of the mixture of baselines; None where it is left out, of more than `ALL_PAIRS` candidates
+            or of too few validation examples.
     """
 
     popularity_half_life: float | None = None
@@ -161,11 +204,13 @@ class Chosen:
     by_context: Mapping[str, "Chosen"] | None = None
     of: int | None = None
     text: TextConstants | None = TextConstants()
+    mixture: MixtureConstants | None = None
 
     @property
     def names(self) -> list[str]:
         """The baselines that are not left out, in the order of `NAMES`."""
-        left_out = {name for name, constants in ((EASE, self.ridge), (TEXT, self.text)) if constants is None}
+        optional = (EASE, self.ridge), (TEXT, self.text), (MIXTURE, self.mixture)
+        left_out = {name for name, constants in optional if constants is None}
         return [name for name in NAMES if name not in left_out]
 
     @property
@@ -212,6 +257,13 @@ class Chosen:
             if self.text is None
             else f"decay {self.text.score_decay:g}, {self.text.popularity:g} of popularity"
             f"{_seen(self.text.exclude_seen)}",
+            MIXTURE: (
+                "left out, of too few validation examples"
+                if self.ridge
+                else f"left out, of more than {ALL_PAIRS:,} candidates"
+            )
+            if self.mixture is None
+            else self.mixture.sentence(),
         }
         found = []
         for name, text in texts.items():
@@ -236,7 +288,7 @@ class Chosen:
             ArtefactError: If it is something else.
         """
         try:
-            optional = dict.fromkeys(("by_context", "of", "text"))
+            optional = dict.fromkeys(("by_context", "of", "text", "mixture"))
             known = {name: {**optional, **content}[name] for name in cls.__dataclass_fields__}
             return TypeAdapter(cls).validate_json(json.dumps(known), strict=True)
         except (TypeError, KeyError, ValueError) as error:
@@ -742,6 +794,91 @@ class Ease(_Scored):
             yield from self.rows.history_sets(histories[start : start + _ROWS_AT_ONCE]) @ self.weights
 
 
+class MixtureOfBaselines(_Scored):
+    """Candidates by a log-linear pool of transition counts, popularity, repeats and likeness of texts.
+
+    The pool is that of a model's experts, without a model (`minionerec.models.nn.experts`). Of equal scores the
+    candidate with the more popular items comes first.
+
+    Args:
+        rows: What popularity is counted from.
+        counts: `MixedCounts` of the candidates.
+        constants: The weights.
+        popularity_half_life: Half-life of popularity, which breaks ties.
+    """
+
+    def __init__(
+        self,
+        rows: BaselineExamples,
+        counts: "MixedCounts",
+        constants: MixtureConstants,
+        popularity_half_life: float | None = None,
+    ):
+        super().__init__(rows, popularity_half_life)
+        self.counts, self.experts = counts, counts.experts.with_weights(asdict(constants))
+
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        self.rows.check_k(k)
+        return self.lists(self._scores(queries), queries, k, allowed, False)
+
+    def _scores(self, queries: Queries) -> Iterator[np.ndarray]:
+        for start in range(0, len(queries), _MIXED_ROWS):
+            part = queries.take(range(start, min(start + _MIXED_ROWS, len(queries))))
+            part = replace(part, session_context=None)
+            yield from pooled_log_probs(self.experts, self.counts.numbers, part).numpy()[:, self.counts.position]
+
+
+class MixedCounts:
+    """Counts of the mixture of baselines, of candidates in the order of ids, so that numbering makes no difference.
+
+    Args:
+        rows: What is counted.
+
+    Attributes:
+        position: int64 (C,), position of each candidate in the order of ids.
+        numbers: int64 (N,), the same of each item's candidate.
+        experts: The counts, by position.
+    """
+
+    def __init__(self, rows: BaselineExamples):
+        self.rows = rows
+        self.position = np.empty(rows.size, dtype=np.int64)
+        self.position[np.argsort(rows.id_positions)] = np.arange(rows.size)
+        self.numbers = self.position[rows.numbers]
+        words = nearest_texts(joined_texts(rows.data, self.numbers))
+        self.experts = corpus_experts(rows.data, self.numbers, [words, words])
+
+    def fit(self, examples: SplitExamples) -> tuple[MixtureConstants, float] | None:
+        """Fit the weights of the mixture of baselines.
+
+        Args:
+            examples: Validation examples, of which a fixed sample is read.
+
+        Returns:
+            The constants, and NDCG@10 of the examples, each by weights that were fitted to others; None of too few.
+        """
+        most = max(1, min(_MIXED_EXAMPLES, _MIXED_VALUES // self.rows.size))
+        if len(examples) > most:
+            examples = examples.take(np.sort(np.random.default_rng(0).choice(len(examples), most, replace=False)))
+        count = len(examples)
+        if self.rows.masked:  # seen items may not be listed: an example of one is lost
+            targets = self.rows.numbers[examples.targets]
+            pasts = zip(targets.tolist(), examples.seen, strict=True)
+            examples = examples.take(np.flatnonzero([target not in self.rows.numbers[past] for target, past in pasts]))
+        heldout = held_out_windows(examples, self.numbers, self.rows.data.max_history)
+        heldout["older"] = older_sids(examples, self.numbers, self.rows.data.max_history)
+        fitted = fit_experts(self.experts, heldout, None)
+        if fitted is None:
+            return None
+        constants = MixtureConstants(fitted.weights, fitted.least, fitted.most, fitted.typical)
+        return constants, float(fitted.gains.sum()) / count
+
+
 def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
     """Weights of EASE: float32 (C, C), column j the weights for candidate j.
 
@@ -1152,7 +1289,7 @@ def make_baselines(
 
     Half-lives are tried where times or an order of the training examples are known. Popularity comes first, and its
     half-life is that of the popularity in the transition counts, whose other constants are found by coordinate descent
-    over the grid. EASE and neighbours by text are left out of more than `ALL_PAIRS` candidates.
+    over the grid. EASE, neighbours by text and the mixture are left out of more than `ALL_PAIRS` candidates.
 
     Args:
         data: A corpus, whose training examples are counted.
@@ -1169,16 +1306,20 @@ def make_baselines(
     rows = BaselineExamples.of(data, table, masked=masked)
     together = cache(rows.together)
     weights = cache(lambda ridge: ease_weights(together(), ridge))
+    mixed_counts = cache(lambda: MixedCounts(rows))
     alike = None if chosen is not None and chosen.text is None else text_similarities(rows)
     if chosen is not None:
-        plain, known = _rankers(rows, chosen, weights, alike), chosen.by_context or {}
-        parts = {SESSION_CONTEXTS.index(name): _rankers(rows, own, weights, alike) for name, own in known.items()}
+        plain, known = _rankers(rows, chosen, weights, alike, mixed_counts), chosen.by_context or {}
+        parts = {
+            SESSION_CONTEXTS.index(name): _rankers(rows, own, weights, alike, mixed_counts)
+            for name, own in known.items()
+        }
         return chosen, _by_context(plain, parts)
     samples, with_ease = _validation(rows, contexts), rows.size <= ALL_PAIRS
     if samples is None:
         ridge, text = Chosen.ridge if with_ease else None, None if alike is None else Chosen.text
         chosen = Chosen(ridge=ridge, unit=rows.unit, text=text)
-        return chosen, _rankers(rows, chosen, weights, alike)
+        return chosen, _rankers(rows, chosen, weights, alike, mixed_counts)
     examples, every, of_contexts = samples
     popularity = _popularity_values(rows, examples)
     ridges: dict[float | None, dict[tuple[float, SeenLast], np.ndarray]] = {}
@@ -1202,10 +1343,24 @@ def make_baselines(
             texts = _TextGrid(alike, grid)
             text = texts.best()
             reached[TEXT] = texts.value(text)
+        mixed = mixed_counts().fit(part) if rows.size <= ALL_PAIRS else None
+        mixture = None
+        if mixed is not None:
+            mixture, reached[MIXTURE] = mixed
         found = Chosen(
-            half_life, transitions, ridge, popularity_last, ease_last, len(which), None, rows.unit, of=of, text=text
+            half_life,
+            transitions,
+            ridge,
+            popularity_last,
+            ease_last,
+            len(which),
+            None,
+            rows.unit,
+            of=of,
+            text=text,
+            mixture=mixture,
         )
-        rankers = _rankers(rows, found, weights, alike)
+        rankers = _rankers(rows, found, weights, alike, mixed_counts)
         valid = {
             name: reached[name] if name in reached else valid_ndcg(ranker, rows, part)
             for name, ranker in rankers.items()
@@ -1228,7 +1383,11 @@ def _best_setting(values: Mapping[_Setting, np.ndarray], which: np.ndarray | sli
 
 
 def _rankers(
-    rows: BaselineExamples, chosen: Chosen, weights: Callable[[float], np.ndarray], alike: csr_array | None
+    rows: BaselineExamples,
+    chosen: Chosen,
+    weights: Callable[[float], np.ndarray],
+    alike: csr_array | None,
+    mixed_counts: Callable[[], MixedCounts],
 ) -> dict[str, Ranker]:
     """The baselines with some constants, whatever the session context.
 
@@ -1237,6 +1396,7 @@ def _rankers(
         chosen: Their constants.
         weights: Weights of EASE by its ridge.
         alike: `text_similarities`.
+        mixed_counts: Counts of the mixture.
     """
     half_life = chosen.popularity_half_life
     found: dict[str, Ranker] = {
@@ -1248,6 +1408,8 @@ def _rankers(
         found[EASE] = Ease(rows, weights(chosen.ridge), half_life, chosen.ease_exclude_seen)
     if chosen.text is not None and alike is not None:
         found[TEXT] = TextNeighbours(rows, alike, chosen.text, half_life)
+    if chosen.mixture is not None:
+        found[MIXTURE] = MixtureOfBaselines(rows, mixed_counts(), chosen.mixture, half_life)
     return found
 
 
@@ -1255,4 +1417,7 @@ def _by_context(plain: dict[str, Ranker], parts: Mapping[int, Mapping[str, Ranke
     """The baselines that read the session context, from those of each; those of all alone where there are no others."""
     if not parts:
         return plain
-    return {name: ByContext(of, {context: own[name] for context, own in parts.items()}) for name, of in plain.items()}
+    return {
+        name: ByContext(of, {context: own[name] for context, own in parts.items() if name in own})
+        for name, of in plain.items()
+    }

@@ -1,6 +1,6 @@
 """The baselines, against counting by hand, and how their constants are chosen."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 
 import numpy as np
@@ -17,25 +17,36 @@ from minionerec.data.session import corpus_contexts
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.transitions import TransitionPairs
 from minionerec.data.windows import padded_windows
+from minionerec.models.nn.experts import EXPERTS, FEATURES
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
 from minionerec.recommend.rankers import baselines
 from minionerec.recommend.rankers.baselines import (
     EASE,
+    MIXTURE,
     NAMES,
     POPULARITY,
     RECENT,
     TEXT,
     TRANSITIONS,
     Chosen,
+    MixtureConstants,
     TextConstants,
     TransitionConstants,
     make_baselines,
 )
+from minionerec.recommend.rankers.experts import pooled_log_probs
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.protocol import CONTEXT, Allowed, Queries, Ranker, context_used
 from minionerec.sid.embed.texts import nearest_texts
 from minionerec.sid.table import SidTable
+
+MIXED = MixtureConstants(
+    [[0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 9], *[[0.0, 0.0, *[0.02] * 15]] * 12],
+    [-5.0] * 13,
+    [5.0] * 13,
+    [0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 9],
+)
 
 
 def rows(*pairs):
@@ -49,7 +60,7 @@ def choose(*given, **named):
 def lists_of(baseline, corpus, table, frame, k, without=None, chosen=None):
     allowed = None if without is None else Allowed.leaving_out(without, corpus.n_items)
     return rank_rows(
-        make_baselines(corpus, table, chosen or Chosen())[1][baseline],
+        make_baselines(corpus, table, chosen or Chosen(mixture=MIXED))[1][baseline],
         frame,
         k,
         corpus.n_items,
@@ -128,7 +139,7 @@ def test_transition_counts_against_plain_loops(how):
 
 
 def test_more_candidates_than_the_catalogue_has_is_an_error(corpus, table):
-    for name, baseline in make_baselines(corpus, table, Chosen())[1].items():
+    for name, baseline in make_baselines(corpus, table, Chosen(mixture=MIXED))[1].items():
         assert isinstance(baseline, Ranker)
         with pytest.raises(ConfigError, match=r"k is 5; expected 1 to 4, the number of distinct SIDs"):
             lists_of(name, corpus, table, corpus.test, 5)
@@ -264,8 +275,11 @@ def test_the_grid_says_what_the_lists_say(chain):
 def test_what_was_chosen_is_what_its_lists_reach_on_validation(chain, chosen):
     corpus, _ = chain
     assert chosen.examples == len(corpus.valid) and not baselines.BaselineExamples.of(corpus).ordered
-    for name, ranker in make_baselines(corpus, None, chosen)[1].items():
-        assert chosen.valid[name] == pytest.approx(ndcg_of(ranker, corpus, "valid"), abs=1e-6)
+    rankers = make_baselines(corpus, None, chosen)[1]
+    assert list(rankers) == list(chosen.valid) == chosen.names == list(NAMES)
+    for name, ranker in rankers.items():
+        if name != MIXTURE:
+            assert chosen.valid[name] == pytest.approx(ndcg_of(ranker, corpus, "valid"), abs=1e-6)
     assert Chosen.from_json(chosen.to_json(), "here") == chosen
     assert "constants: chosen on 700 validation examples, by item" in chosen.sentences()
 
@@ -341,6 +355,7 @@ def test_of_more_candidates_than_can_be_compared_ease_and_texts_are_left_out(cha
         assert list(make_baselines(of, None, chosen)[1]) == [POPULARITY, RECENT, TRANSITIONS] == chosen.names
         assert "EASE: left out, of more than 39 candidates" in chosen.sentences()
         assert "neighbours by text: left out, of more than 39 candidates" in chosen.sentences()
+        assert "mixture of baselines: left out, of more than 39 candidates" in chosen.sentences()
     assert "neighbours by text: left out, of items without texts" in Chosen(text=None).sentences()
 
 
@@ -483,7 +498,7 @@ def test_rankers_know_all_that_was_seen_however_much_models_read(long_histories,
     queries, limit = split_queries(rows, ()), Allowed.leaving_out(rows.seen, 40)
     for name, ranker in rankers.items():
         lists = rank_rows(ranker, rows, 10, 40).items
-        if name != TRANSITIONS:  # whose windows of training differ
+        if name not in (TRANSITIONS, MIXTURE):  # whose windows of training differ
             assert lists == their_rankers[name].rank(Queries(expected.histories.tolist()), 10).items
         if name != RECENT:
             assert not any(set(items) & set(past.tolist()) for items, past in zip(lists, rows.seen, strict=True))
@@ -595,12 +610,59 @@ def test_pairs_of_some_sources_are_those_of_all(chain):
         np.testing.assert_array_equal(TransitionPairs(rows.parts(), 40, 10, some).counts(*how).toarray(), wanted)
 
 
+def test_the_mixture_is_ahead_of_popularity_where_the_next_item_follows_from_the_last(chain, chosen):
+    corpus, _ = chain
+    rankers = make_baselines(corpus, None, chosen)[1]
+    reached = {name: ndcg_of(rankers[name], corpus, "test") for name in (MIXTURE, POPULARITY)}
+    assert reached[MIXTURE] > 2 * reached[POPULARITY]
+    weights = np.array(chosen.mixture.weights)
+    assert not weights[:, :2].any() and weights.shape == (len(FEATURES), len(EXPERTS))
+    # Its lists are those of the pool, and its metric is of examples that its weights were not fitted to.
+    rows = baselines.BaselineExamples.of(corpus)
+    counts = baselines.MixedCounts(rows)
+    queries = Queries(corpus.test.histories.tolist()[:20])
+    pooled = pooled_log_probs(counts.experts.with_weights(asdict(chosen.mixture)), counts.numbers, queries)
+    best = pooled[:, counts.position].topk(8).indices
+    assert rankers[MIXTURE].rank(queries, 8).items == best.tolist()
+    assert (chosen.mixture, chosen.valid[MIXTURE]) == counts.fit(corpus.valid)
+    weight = f"transitions {chosen.mixture.typical[EXPERTS.index('transitions')]:.2f}"
+    reported = next(sentence for sentence in chosen.sentences() if sentence.startswith(MIXTURE))
+    assert weight in reported and reported.endswith(f"; validation NDCG@10 {chosen.valid[MIXTURE]:.4f}")
+
+
+def test_the_mixture_is_fitted_to_fewer_examples_of_many_candidates(chain, monkeypatch, caplog):
+    counts = baselines.MixedCounts(baselines.BaselineExamples.of(chain[0]))
+    monkeypatch.setattr(baselines, "_MIXED_VALUES", 40 * 150)
+    sampled, _ = counts.fit(chain[0].valid)
+    monkeypatch.setattr(baselines, "_MIXED_VALUES", 40 * 20)
+    caplog.set_level("INFO", "minionerec")
+    assert len(sampled.typical) == len(EXPERTS) and counts.fit(chain[0].valid) is None
+    assert "of 20 validation examples have their target among the candidates, and 50 are needed" in caplog.text
+    found = Chosen(mixture=None).sentences()
+    assert "mixture of baselines: left out, of too few validation examples" in found
+
+
+def test_examples_of_seen_items_are_lost_where_these_may_not_be_listed(chain):
+    corpus, _ = chain
+    rows = baselines.BaselineExamples.of(corpus, masked=True)
+    seen = [target in past for past, target in zip(corpus.valid.seen, corpus.valid.targets.tolist(), strict=True)]
+    fitted, value = baselines.MixedCounts(rows).fit(corpus.valid)
+    alone = corpus.valid.take(np.flatnonzero(np.logical_not(seen)))
+    others, of_them = baselines.MixedCounts(replace(rows, masked=False)).fit(alone)
+    assert 0 < sum(seen) < len(seen) and others == fitted
+    assert value == pytest.approx(of_them * len(alone) / len(seen))
+
+
 def test_constants_without_texts_are_read(chosen):
     content = chosen.to_json()
-    del content["text"]
-    assert TEXT not in Chosen.from_json(content, "here").names
+    del content["text"], content["mixture"]
+    assert not {TEXT, MIXTURE} & set(Chosen.from_json(content, "here").names)
     with pytest.raises(ArtefactError, match=r"here: holds no constants"):
         Chosen.from_json({}, "here")
+    shorter = replace(chosen, mixture=MIXED).to_json()
+    shorter["mixture"]["weights"].pop()
+    with pytest.raises(ArtefactError, match=r"here: holds no constants.*weights of a mixture are not 13 x 17"):
+        Chosen.from_json(shorter, "here")
 
 
 @pytest.fixture(scope="module")
@@ -670,7 +732,7 @@ def test_the_context_gains_and_is_reported(conditioned):
     assert chosen.strongest_of(chosen.given) == max(reached, key=reached.__getitem__)
     assert Chosen().strongest_of(("session context",)) is None and Chosen().given == ()
     reported = chosen.sentences()
-    assert reported[:5] == replace(chosen, by_context=None).sentences() and "the baselines are given it" in reported[5]
+    assert reported[:6] == replace(chosen, by_context=None).sentences() and "the baselines are given it" in reported[6]
     assert f"constants, session context same: chosen on {same.examples} validation examples, by item" in reported
     assert sum(sentence.startswith("transition counts, session context later: reach") for sentence in reported) == 1
     fewer = replace(chosen, by_context={"later": replace(later, examples=50)}).sentences()
