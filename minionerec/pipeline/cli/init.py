@@ -299,13 +299,11 @@ def measured_paces(config: PrepareConfig, shape: Shape) -> dict[str, Pace]:
             drawn = np.random.default_rng(0).choice(int(np.prod(sizes)), len(ids), replace=False, shuffle=False)
             with write_artefact(jobs["sids"].folder, "sids", config={}, inputs={}) as path:
                 SidTable(np.stack(np.unravel_index(drawn, sizes), axis=1), ids).save_index(path / "index.json")
-            same: dict[str, Any] = {"eval_examples": 64, "evals_per_epoch": 1, "patience": 0}
+            same: dict[str, Any] = {"eval_examples": 64, "evals_per_epoch": 1, "patience": 0, "experts": False}
             for step in TRAININGS:
                 settings = {key: value for key, (value, _) in chosen[step].items()}
                 epoch = windows_seen({**settings, "epochs": 1, "towers": 1}, shape)
-                own = same | (
-                    {"experts": False} if step == "catalogue" else {"teacher": f"{folder}/catalogue{_TRIED[-1]}"}
-                )
+                own = same | ({} if step == "catalogue" else {"teacher": f"{folder}/catalogue{_TRIED[-1]}"})
                 spent = []
                 for steps in _TRIED:
                     own |= {"epochs": steps * settings["batch_size"] / epoch, "output": f"{folder}/{step}{steps}"}
