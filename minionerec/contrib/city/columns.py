@@ -112,8 +112,8 @@ def histories_of(people: People, block: int) -> Histories:
 
     purchase = np.repeat(np.arange(len(items)), before + 1 + later)
     begins = np.cumsum(before + 1 + later) - (before + 1 + later)
-    place = np.arange(len(purchase)) - begins[purchase]
-    bought, after = place == before[purchase], place > before[purchase]
+    step = np.arange(len(purchase)) - begins[purchase]
+    bought, after = step == before[purchase], step > before[purchase]
     newest = np.where(after, items[purchase], previous[purchase])
     contexts = PurchaseContexts(users[purchase], newest, times[purchase], np.where(after, 0, pauses[purchase]))
     seen = np.flatnonzero((before > 0) & (chances[2] < SEEN))
@@ -153,7 +153,7 @@ def events_of(people: People, block: int) -> dict[str, np.ndarray]:
     contexts = histories.contexts.take(rows)
     starts = np.append(True, (np.diff(contexts.users) != 0) | (np.diff(contexts.times) != 0))
     purchase = np.cumsum(starts) - 1  # the number of the purchase that each interaction stands around
-    places = np.arange(len(rows)) - ends[purchase]  # before it and after it
+    offsets = np.arange(len(rows)) - ends[purchase]  # before it and after it
     rng = generator(people.world.seed, block, _DISPLAY)
     steps = rng.integers(_STEP_LEAST, _STEP_MOST + 1, len(ends))
     pauses = contexts.pauses[ends]
@@ -169,7 +169,7 @@ def events_of(people: People, block: int) -> dict[str, np.ndarray]:
     return {
         "users": contexts.users,
         "items": histories.items[rows],
-        "times": contexts.times + places * steps[purchase],
+        "times": contexts.times + offsets * steps[purchase],
         "events": np.where(bought, 2, np.where(follows, 1, 0)),
         "devices": devices[purchase],
     }
@@ -275,13 +275,13 @@ def distribution(people: People, contexts: PurchaseContexts, tastes: np.ndarray,
         some = np.flatnonzero(special.epochs == epoch)
         chances[some] = special.fashion[some, None] * (tastes[some] @ _by_fashion(people, epoch))
     chances = chances.reshape(len(contexts), world.shelves, SHELF)
-    row, place = np.nonzero(special.real & (special.shares > 0))
-    shelves = special.shelves[row, place]
+    row, column = np.nonzero(special.real & (special.shares > 0))
+    shelves = special.shelves[row, column]
     selling = RANK_SHARES[world.ranks(shelves[:, None], np.arange(SHELF), special.epochs[row, None])]
     chosen = LOYAL * special.styles[row] + (1 - LOYAL) * selling  # (P, 20)
     sums = _by_shelf(people, shelves, chosen[:, None])[:, 0]  # (P, H)
     mixed = _by_shelf(people, shelves, (tastes[row] / sums)[:, None], back=True)[:, 0]  # (P, 20)
-    chances[row, shelves] += special.shares[row, place, None] * chosen * mixed
+    chances[row, shelves] += special.shares[row, column, None] * chosen * mixed
     if world.late:
         there = world.there(np.arange(world.shelves), special.epochs[:, None])
         lacking = ~there.all(axis=2)

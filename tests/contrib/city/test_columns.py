@@ -94,7 +94,7 @@ def law(people, contexts, row, weekend):
         for share, weights in zip(by_shelf[:, shelf], (loyal, selling), strict=True):
             drawn = weights * factors / (weights * factors).sum(axis=1, keepdims=True)
             for style in range(SHELF):
-                taken = next(place % SHELF for place in range(style, style + SHELF) if sold[place % SHELF])
+                taken = next(other % SHELF for other in range(style, style + SHELF) if sold[other % SHELF])
                 chances[:, numbers[taken]] += share * drawn[:, style]
     return chances
 
@@ -128,12 +128,12 @@ class Oracle:
     def bought(self, row, item, shift):
         """Probability, for each taste, of the views of a purchase and of the item bought."""
         table, views, chance = self.table(row, shift), self.views(row), 0.0
-        for place in (None, *views):  # none, or the view that is of the item bought
-            share = 1.0 if not views else 1 - SEEN if place is None else SEEN / len(views)
+        for cause in (None, *views):  # none, or the view that is of the item bought
+            share = 1.0 if not views else 1 - SEEN if cause is None else SEEN / len(views)
             way = share * table[:, item]
             for view in views:
                 other = self.histories.items[view]
-                way = way * (table[:, other] if view != place else float(other == item))
+                way = way * (table[:, other] if view != cause else float(other == item))
             chance = chance + way
         return chance
 
