@@ -207,9 +207,7 @@ class SplitExamples:
         Raises:
             DataError: If interactions have no events.
         """
-        if self.events is None:
-            raise DataError("the examples have no events. Prepare the corpus with targets.")
-        return self._past(self.events.of_items, self.firsts)
+        return self._past_events(self.firsts)
 
     @property
     def firsts(self) -> np.ndarray:
@@ -219,9 +217,12 @@ class SplitExamples:
     @property
     def history_events(self) -> LazySequence[np.ndarray]:
         """The event of each item of `histories`: int16; see `seen_events`."""
+        return self._past_events(self.begins)
+
+    def _past_events(self, begins: np.ndarray) -> LazySequence[np.ndarray]:
         if self.events is None:
             raise DataError("the examples have no events. Prepare the corpus with targets.")
-        return self._past(self.events.of_items, self.begins)
+        return self._past(self.events.of_items, begins)
 
     def _past(self, values: np.ndarray, begins: np.ndarray) -> LazySequence[np.ndarray]:
         def block(start: int, stop: int) -> list[np.ndarray]:

@@ -21,7 +21,6 @@ from minionerec.models.backbone.pretrained import CONFIG_FILE
 from minionerec.models.decoding.decoder import decode_prompts, decoding_device
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
-from minionerec.models.prompts.wording import event_token
 from minionerec.pipeline.config.recommend import ExportConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
@@ -138,7 +137,8 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
     task = bundle.wording.task("next_sid")
     completion, sid = builder.completion("next_sid", 0), bundle.table.sids[0]
     tail = completion[completion.index(sid) + len(sid) :]
-    lengths, events = (bundle.table.codes >= 0).sum(1), bundle.wording.events
+    lengths = (bundle.table.codes >= 0).sum(1)
+    events = dict(zip(bundle.wording.events, bundle.wording.event_tokens, strict=True))
     marks = (
         dict(zip(SESSION_CONTEXTS, ("", *bundle.wording.session_context), strict=True))
         if builder.prompt_uses_context("next_sid")
@@ -149,7 +149,7 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
         "template": task.prompt,
         "separator": bundle.wording.separator,
         **({"session_contexts": marks} if marks else {}),
-        **({"events": {name: event_token(number) for number, name in enumerate(events)}} if events else {}),
+        **({"events": events} if events else {}),
         "specials": builder.specials,
         "max_history": builder.corpus.max_history,
         "max_prompt_length": bundle.max_prompt_length,

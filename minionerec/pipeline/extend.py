@@ -12,6 +12,7 @@ from minionerec.core.artefacts import trained_splits
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger, progress
 from minionerec.data.corpus import Corpus
+from minionerec.data.roles import encode_columns
 from minionerec.data.transitions import training_transitions
 from minionerec.models.backbone.bundle import (
     Bundle,
@@ -34,8 +35,7 @@ from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.build import sid_columns
-from minionerec.training.neighbours import corpus_neighbours, sid_neighbours, sid_text
+from minionerec.training.neighbours import corpus_neighbours, sid_means, sid_neighbours, sid_text
 
 logger = get_logger(__name__)
 
@@ -153,7 +153,7 @@ def _extend(
         vectors_given = text = sid_text(corpus, table.sid_numbers, vectors, model.texts_width, texts)
         _check_text(model, known, table, text, checkpoint, vectors)
     if columns := model.item_columns():
-        column_codes = sid_columns(corpus, table, columns)
+        column_codes = sid_means(encode_columns(corpus.items, columns), table.sid_numbers)
         vectors_given = column_codes if text is None else np.concatenate([text, column_codes], axis=1)
     transitions = None if model.pairs is None else _count_pairs(corpus, table, model)
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)

@@ -32,11 +32,17 @@ def sid_text(
         float32 (N, T).
     """
     vectors = make_vectors(corpus, VectorSource(encoder=encoder, dimensions=width), {}, fitted_on)
-    text = np.zeros((int(numbers.max()) + 1, vectors.shape[1]), dtype=np.float32)
-    np.add.at(text, numbers, vectors)
-    text /= np.bincount(numbers)[:, None].astype(np.float32)
+    text = sid_means(vectors, numbers)
     text *= np.sqrt(vectors.shape[1], dtype=np.float32)
     return text
+
+
+def sid_means(vectors: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Means of vectors of items, (I, D), over the items of each SID: float32 (N, D); numbers as of `sid_text`."""
+    means = np.zeros((int(numbers.max()) + 1, vectors.shape[1]), dtype=np.float32)
+    np.add.at(means, numbers, vectors)
+    means /= np.bincount(numbers)[:, None].astype(np.float32)
+    return means
 
 
 def sid_neighbours(

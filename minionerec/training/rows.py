@@ -336,11 +336,10 @@ class SftExamples(ExampleMaker):
             lists["histories"] = [numbers[np.asarray(past)[-kept:]].tolist() for past in requested.rows.histories]
             lists["slots"] = [[len(history) - 1] for history in lists["histories"]]
             if hidden is not None and requested.rows.events is not None:
-                past = zip(requested.rows.history_events, hidden.tolist(), strict=True)
                 known = self.builder.event_numbers
-                lists["events"] = [known[of[-kept:]].tolist() if not hides else [] for of, hides in past]
                 lists["events"] = [
-                    of or [0] * len(history) for of, history in zip(lists["events"], lists["histories"], strict=True)
+                    (known[events[-kept:]] * (not hides)).tolist()
+                    for events, hides in zip(requested.rows.history_events, hidden.tolist(), strict=True)
                 ]
             if self.builder.uses_session_context:
                 lists["contexts"] = [[context] for context in row_contexts(requested.rows.times, len(made)).tolist()]

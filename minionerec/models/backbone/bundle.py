@@ -218,8 +218,7 @@ def load_bundle(
         vocabulary = tokenizer.get_vocab()
         if list(model.config.session_tokens) != [vocabulary.get(text) for text in wording.session_context]:
             raise ArtefactError(f"{path}: its session_tokens are not those of {WORDING_FILE}. {_REMEDY}")
-        events = wording.tokens[len(wording.session_context) :]
-        if list(model.config.event_tokens) != [vocabulary.get(text) for text in events]:
+        if list(model.config.event_tokens) != [vocabulary.get(text) for text in wording.event_tokens]:
             raise ArtefactError(f"{path}: its event_tokens are not those of {WORDING_FILE}. {_REMEDY}")
     experts = _load_experts(path, saved_table)
     return Bundle(replace_linear(model), tokenizer, saved_table, wording, max_prompt_length, path, task, experts)

@@ -11,7 +11,7 @@ from minionerec.data.contexts import SAME, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import row_contexts
-from minionerec.models.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording, event_token
+from minionerec.models.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
 from minionerec.sid.table import SidTable
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ExampleBuilder:
         ]
         # Prompts are truncated to their last tokens, which depend only on the last characters.
         self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
-        tokens = {name: event_token(number) for number, name in enumerate(wording.events)}
+        tokens = dict(zip(wording.events, wording.event_tokens, strict=True))
         # The text of each event of the corpus, "" where the wording does not have it, and of unknown ones at the end.
         self.event_texts = [*(tokens.get(name, "") for name in corpus.event_names), ""]
         numbers = {name: number for number, name in enumerate(wording.events, start=1)}

@@ -122,7 +122,12 @@ class Wording:
     @property
     def tokens(self) -> list[str]:
         """The texts that are tokens of their own beside those of SIDs."""
-        return [*self.session_context, *map(event_token, range(len(self.events)))]
+        return [*self.session_context, *self.event_tokens]
+
+    @property
+    def event_tokens(self) -> list[str]:
+        """The token of each event."""
+        return list(map(event_token, range(len(self.events))))
 
     def task(self, name: str) -> TaskWording:
         """The templates of one task.

@@ -15,26 +15,17 @@ from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_wording_tokens, code_token_ids
-from minionerec.models.prompts.wording import event_token, load_wording
+from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.windows import SidWindows, window_parts, window_transitions
 from minionerec.training.experts import count_experts
-from minionerec.training.neighbours import sid_neighbours, sid_text
+from minionerec.training.neighbours import sid_means, sid_neighbours, sid_text
 
 DECAY = 0.6
 """Weight of each further item back in the counts of transitions."""
 REVERSE = 0.3
 """Weight of a transition in the other direction."""
 _TEXT_TOKENS = 300  # the tokenizer reads SIDs; text is there for the wording alone
-
-
-def sid_columns(corpus: Corpus, table: SidTable, columns: Sequence[ColumnCode]) -> np.ndarray:
-    """Codes of columns of the distinct SIDs, means over their items: float32 (N, F)."""
-    codes, numbers = encode_columns(corpus.items, columns), table.sid_numbers
-    means = np.zeros((table.n_unique, codes.shape[1]), dtype=np.float32)
-    np.add.at(means, numbers, codes)
-    means /= np.bincount(numbers)[:, None].astype(np.float32)
-    return means
 
 
 def new_bundle(
@@ -87,12 +78,12 @@ def new_bundle(
         neighbours = sid_neighbours(corpus, table.sid_numbers, vectors, text)
         pooled = count_experts(partial(window_parts, windows), table.n_unique, recency, neighbours)
     if columns:
-        codes = sid_columns(corpus, table, columns)
+        codes = sid_means(encode_columns(corpus.items, columns), table.sid_numbers)
         text = codes if text is None else np.concatenate([text, codes], axis=1)
     vocabulary = tokenizer.get_vocab()
     config = CatalogueConfig(
         item_columns=[column.stored() for column in columns],
-        event_tokens=[vocabulary[event_token(number)] for number in range(len(wording.events))],
+        event_tokens=[vocabulary[text] for text in wording.event_tokens],
         vocab_size=len(tokenizer),
         max_history=corpus.max_history,
         reach=reach,

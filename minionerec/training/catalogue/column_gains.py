@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from minionerec.core.log import progress
-from minionerec.data.contexts import UNKNOWN
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
@@ -29,20 +28,16 @@ def target_ndcg(model: CatalogueModel, heldout: SidWindows) -> np.ndarray:
     ranks = []
     for begin in range(0, len(heldout["labels"]), _ROWS):
         part = slice(begin, begin + _ROWS)
-        histories, labels = (
-            torch.from_numpy(np.array(heldout[name][part], dtype=np.int64)).to(model.device)
-            for name in ("histories", "labels")
-        )
-        row, slot = newest_slots(histories)
-        contexts = torch.full_like(row, UNKNOWN)
-        if "contexts" in heldout:
-            contexts = torch.from_numpy(np.array(heldout["contexts"][part], dtype=np.int64)).to(model.device)[row, slot]
-        events = None
-        if "events" in heldout:
-            events = torch.from_numpy(np.array(heldout["events"][part], dtype=np.int64)).to(model.device)
+        given = {
+            name: torch.from_numpy(np.array(heldout[name][part], dtype=np.int64)).to(model.device)
+            for name in ("histories", "labels", "contexts", "events")
+            if name in heldout
+        }
+        row, slot = newest_slots(given["histories"])
+        contexts = given["contexts"][row, slot] if "contexts" in given else None
         older = pad_left(heldout["older"][part].tolist(), model.device)[0] if "older" in heldout else None
-        scores = model.leaf_log_probs(histories, contexts, older, events)
-        target = scores.gather(1, labels[row, slot, None] - 1)
+        scores = model.leaf_log_probs(given["histories"], contexts, older, given.get("events"))
+        target = scores.gather(1, given["labels"][row, slot, None] - 1)
         ranks.append((scores > target).sum(1).cpu().numpy() + 1)
     gains: np.ndarray = np.asarray(ranking_metrics(np.concatenate(ranks), (10,))["NDCG@10"])
     return gains
