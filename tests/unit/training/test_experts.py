@@ -181,9 +181,9 @@ def slow_pool(model, found, own, history, reported, older=()):
 
 @pytest.mark.parametrize("towers", [1, 2])
 def test_the_pool_by_hand(towers):
-    model = model_of(towers=towers, session_tokens=[1, 2])
+    model = model_of(towers=towers, context_tokens=[[1, 2]])
     histories = torch.tensor([[1, 2, 1, 0], [6, 0, 0, 0], [3, 4, 5, 2]])
-    contexts = torch.tensor([0, 1, 2])
+    contexts = torch.tensor([[0], [1], [2]])
     own = model.leaf_log_probs(histories, contexts)
     found = use(model)
     pooled = model.leaf_log_probs(histories, contexts)
@@ -327,10 +327,10 @@ def test_they_know_what_is_older_than_the_window(long_histories, monkeypatch, me
     (fitted,) = recorded
     weights = torch.zeros(len(FEATURES), len(EXPERTS))
     weights[0, [0, EXPERTS.index("seen")]] = torch.tensor([1.0, -50.0])
-    set_weights(bundle.model.experts, {"weights": weights.tolist(), "least": [1.0] * 13, "most": [1.0] * 13})
+    set_weights(bundle.model.experts, {"weights": weights.tolist(), "least": [1.0] * 11, "most": [1.0] * 11})
     ranker = LanguageRanker(bundle, corpus, Search(method, beams=20))
     recommender = Recommender.of(ranker, corpus)
-    queries, ids = split_queries(rows, ranker.context), corpus.items["item_id"]
+    queries, ids = split_queries(rows, ranker.features, ranker.context), corpus.items["item_id"]
     lists = rank_rows(ranker, rows, 20, 80, table=bundle.table, queries=queries)
     at_once = ranker.rank(queries, 20)
     probabilities = checkpoint_assistant(ranker, "it").log_probs(queries)

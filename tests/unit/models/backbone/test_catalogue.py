@@ -27,7 +27,7 @@ VOCABULARY = 20
 WORDS = (1, 2, 3, 4)  # tokens that are no codes
 REACH, DECAY = 4, 0.6
 MARKS = {UNKNOWN: [], SAME: [18], LATER: [19]}
-CONDITIONED = {"session_tokens": [18, 19]}
+CONDITIONED = {"context_tokens": [[18, 19]]}
 SEEN = np.array([[1, 2, 3, 4, 5], [3, 2, 1, 0, 0], [5, 5, 2, 8, 1], [8, 6, 7, 2, 0]])
 FOLLOWED = np.array([[2, 3, 4, 5, 6], [2, 1, 8, 0, 0], [5, 2, 8, 1, 3], [6, 7, 2, 5, 0]])
 
@@ -51,7 +51,7 @@ def model():
 
 @pytest.fixture(scope="module", params=[{}, CONDITIONED], ids=["plain", "conditioned"])
 def either(request):
-    """That model, and one that is conditioned on the session context; marks are words to the plain one."""
+    """That model, and one that is conditioned on the gap; marks are words to the plain one."""
     return counting(towers=2, **request.param)
 
 
@@ -309,7 +309,7 @@ def test_stock_generate_says_the_same(either, cache, row):
 def test_logits_after_a_prompt_are_the_steps_through_the_trie(either):
     """At every position, for prompts of different lengths in one batch, padded on the left or not.
 
-    Behind the SID, nothing more is told of the session context.
+    Behind the SID, nothing more is told of the gap.
     """
     sid = 7
     generated = [[*ids, *prompt(sid)] for ids in PROMPTS]
@@ -401,18 +401,18 @@ def test_every_source_can_be_left_out_and_comes_back_from_disk(changes, tmp_path
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(again) is type(model) and not again.training
-    assert again.config.session_tokens == changes.get("session_tokens", []) and again.flaw(CODES) is None
+    assert again.config.context_tokens == changes.get("context_tokens", []) and again.flaw(CODES) is None
     assert set(again.state_dict()) == set(model.state_dict())
     for key, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[key], value), key
-    for contexts in (None, torch.tensor([SAME, LATER])):
+    for contexts in (None, torch.tensor([[SAME], [LATER]])):
         assert torch.equal(again.leaf_log_probs(seen, contexts), model.leaf_log_probs(seen, contexts))
     assert torch.equal(again(histories=seen, **asked).loss, loss)
-    of_sessions = [key for key in model.state_dict() if any(part in key for part in ("session", "contexts", "popul"))]
+    of_contexts = [key for key in model.state_dict() if any(part in key for part in ("context", "popul"))]
     if "off" in changes:
-        assert not of_sessions
+        assert not of_contexts
     else:
-        assert of_sessions and again.popularity.weights.tolist() == pytest.approx([0.3, 0.8, 1.5])
+        assert of_contexts and again.popularity.weights.tolist() == pytest.approx([0.3, 0.8, 1.5])
 
 
 def test_a_new_model_trusts_its_counts_from_the_start():

@@ -25,7 +25,7 @@ CODES = np.unique(RNG.integers(0, (3, 4, 6), size=(22, 3)), axis=0)
 N = len(CODES)
 TOKENS = token_ids(3, 6)
 MARKS = {UNKNOWN: [], SAME: [2], LATER: [3]}
-CONDITIONED = {"session_tokens": [2, 3]}
+CONDITIONED = {"context_tokens": [[2, 3]]}
 SEEN = RNG.integers(1, N + 1, size=(12, 5))
 FOLLOWED = np.concatenate([SEEN[:, 1:], RNG.integers(1, N + 1, size=(12, 1))], axis=1)
 SEEN[3, 2:], FOLLOWED[3, 2:] = 0, 0
@@ -119,7 +119,7 @@ def test_rows_are_taken_with_the_gradient_of_an_index():
 
 
 def prompt(history, context):
-    """A word, the SIDs, and the mark of the session context, which a plain model reads as one more word."""
+    """A word, the SIDs, and the mark of the gap, which a plain model reads as one more word."""
     codes = [int(TOKENS[level, code]) for sid in history for level, code in enumerate(CODES[sid - 1])]
     return [1, *codes, *MARKS[context]]
 
