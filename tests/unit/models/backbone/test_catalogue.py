@@ -9,10 +9,11 @@ from scipy.sparse import csr_array
 from support.catalogue import OFF, random_catalogue
 from support.decoding import stock_generate, token_ids
 from support.devices import same_lists
+from support.gaps import LATER, SAME
 from transformers import AutoModelForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.contexts import LATER, SAME, UNKNOWN
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.decoding.beam import beam_search, sample_search

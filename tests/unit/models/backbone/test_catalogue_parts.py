@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from support.catalogue import OFF, random_catalogue
 from support.decoding import token_ids
 from support.devices import same_lists
+from support.gaps import LATER, SAME
 
-from minionerec.data.contexts import LATER, SAME, UNKNOWN
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.tower import SidBlock

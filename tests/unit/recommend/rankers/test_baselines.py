@@ -255,7 +255,7 @@ def test_counts_reach_the_ceiling_of_a_markov_chain(chain, chosen):
     ceiling = (-np.sort(-of_last, axis=1)[:, :10] @ gains).mean()
     reached = np.mean([of_last[row, items] @ gains for row, items in enumerate(lists)])
     assert ceiling - 0.005 <= reached <= ceiling + 1e-9
-    assert chosen.strongest_of(()) == TRANSITIONS and chosen.transitions.score_decay <= 0.1
+    assert chosen.strongest == TRANSITIONS and chosen.transitions.score_decay <= 0.1
 
 
 def test_the_grid_says_what_the_lists_say(chain):
@@ -296,7 +296,7 @@ def test_fewer_validation_examples_are_read_of_many_training_examples():
 
 def test_without_validation_examples_constants_are_the_defaults(corpus):
     chosen = choose(replace(corpus, valid=SplitExamples.none()))
-    assert chosen == Chosen() and chosen.strongest_of(()) is None
+    assert chosen == Chosen() and chosen.strongest is None
     assert chosen.sentences()[-1] == "constants: defaults, for there are no validation examples"
     assert list(make_baselines(corpus, None, Chosen(ridge=None))[1]) == [POPULARITY, RECENT, TRANSITIONS, TEXT]
     assert list(make_baselines(corpus, None, Chosen(text=None))[1]) == [POPULARITY, RECENT, TRANSITIONS, EASE]
