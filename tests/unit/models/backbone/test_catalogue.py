@@ -249,7 +249,7 @@ PROMPTS = [
 
 def ranked(model):
     with torch.no_grad():
-        asked = histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)
+        asked = histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)[:, None]
         return model.leaf_log_probs(*asked).sort(1, descending=True)
 
 
@@ -319,7 +319,9 @@ def test_logits_after_a_prompt_are_the_steps_through_the_trie(either):
     mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in generated])
     together = either(input_ids=padded, attention_mask=mask).logits
     assert together.shape == (len(PROMPTS), width, VOCABULARY)
-    nodes = either.node_log_probs(either.leaf_log_probs(histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)))
+    nodes = either.node_log_probs(
+        either.leaf_log_probs(histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)[:, None])
+    )
     behind = either.node_log_probs(either.leaf_log_probs(histories(*([*row, sid] for row in HISTORIES))))
     path = either.trie.paths[sid - 1].tolist()
     for row, ids in enumerate(generated):
@@ -390,7 +392,11 @@ LEFT_OUT = [(), *((name,) for name in OFF), ("learned_vectors", "vectors"), OFF[
 def test_every_source_can_be_left_out_and_comes_back_from_disk(changes, tmp_path):
     model = counting(towers=2, **changes)
     seen, labels = histories([1, 2, 3], [4, 5]), torch.tensor([[2, -100, 9], [1, 7, -100]])
-    asked = {"labels": labels, "contexts": torch.tensor([[SAME, 0, LATER], [UNKNOWN, SAME, 0]]), "leave_out": True}
+    asked = {
+        "labels": labels,
+        "contexts": torch.tensor([[[SAME], [0], [LATER]], [[UNKNOWN], [SAME], [0]]]),
+        "leave_out": True,
+    }
     loss = model(histories=seen, **asked).loss
     loss.backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())

@@ -31,7 +31,7 @@ SEEN = RNG.integers(1, N + 1, size=(12, 5))
 FOLLOWED = np.concatenate([SEEN[:, 1:], RNG.integers(1, N + 1, size=(12, 1))], axis=1)
 SEEN[3, 2:], FOLLOWED[3, 2:] = 0, 0
 HISTORIES, LABELS = torch.from_numpy(SEEN), torch.from_numpy(np.where(FOLLOWED > 0, FOLLOWED, -100))
-CONTEXTS = torch.from_numpy(np.where(FOLLOWED > 0, RNG.integers(0, 3, FOLLOWED.shape), 0))
+CONTEXTS = torch.from_numpy(np.where(FOLLOWED > 0, RNG.integers(0, 3, FOLLOWED.shape), 0))[..., None]
 
 
 def built(**changes):
