@@ -22,9 +22,11 @@ GAP, HOUR, WEEKDAY = "gap", "hour", "weekday"
 OF_TIMES = (GAP, HOUR, WEEKDAY)
 """Features that follow from times: the time since the newest item of the history; hour and weekday, in UTC."""
 _HOUR, _DAY = 3_600, 86_400
+VISIT = 1_800
+"""Largest gap within a visit, seconds."""
 GAP_EDGES = {
     0: "same",
-    1_800: "up to 30 minutes",
+    VISIT: "up to 30 minutes",
     _DAY: "up to 1 day",
     7 * _DAY: "up to 7 days",
     30 * _DAY: "up to 30 days",
@@ -104,14 +106,14 @@ class RequestFeature:
         return (UNKNOWN_NAME, *self.values)
 
     def of_times(self, time: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """The codes of moments.
+        """The codes of times of requests.
 
         Args:
-            time: int64 (R,), seconds since 1970 of each moment; `NO_TIME` where unknown.
+            time: int64 (R,), seconds since 1970 of each request; `NO_TIME` where unknown.
             previous: int64 (R,), of the newest item of the history before it; `NO_TIME` where unknown.
 
         Returns:
-            int16 (R,); unknown where a time is unknown, or the newest item is later than the moment.
+            int16 (R,); unknown where a time is unknown, or the newest item is later than the request.
         """
         codes = np.full(len(time), UNKNOWN, dtype=np.int16)
         known = time != NO_TIME
@@ -167,7 +169,7 @@ class RequestFeature:
         raise ValueError(f"expected {number}, or one of {', '.join(self.names)}")
 
     def _floor(self, times: np.ndarray) -> np.ndarray:
-        """Times with what is below the unit cut off."""
+        """Times rounded down to the unit."""
         unit = max(1, self.unit)
         floored: np.ndarray = (times - self.start) // unit * unit + self.start
         return floored
@@ -199,21 +201,49 @@ def corpus_features(corpus: "Corpus") -> list[RequestFeature]:
         known = rows.times.known & (rows.times.time >= rows.times.previous)
         gaps = rows.times.time[known] - rows.times.previous[known]
         counts += np.bincount(np.searchsorted(edges, gaps), minlength=len(counts))
-    are_seconds = int(unit_numbers(np.array(newest))) == 0
-    unit = next(seconds for seconds in _UNITS if step % seconds == 0) if are_seconds else 0
+    unit = _unit_of(newest, step)
     clock = (unit, start % unit if unit else 0)
     features = []
     if counts.any():
-        if not are_seconds:
+        if not unit:
             counts, edges = np.array([counts[0], counts[1:].sum()]), edges[:1]
         last = int(np.flatnonzero(counts)[-1])
         kept = tuple(int(edge) for edge in edges[:last][counts[:last] > 0])
         features.append(RequestFeature(GAP, (*(GAP_EDGES[edge] for edge in kept), LATER), kept, *clock))
-    if are_seconds:
+    if unit:
         if unit <= _HOUR:
             features.append(RequestFeature(HOUR, tuple(map(str, range(24))), (), *clock))
         features.append(RequestFeature(WEEKDAY, WEEKDAYS, (), *clock))
     return features
+
+
+def _unit_of(newest: int, step: int) -> int:
+    """Seconds of the unit of times, by the newest of them and a divisor of all distances; 0 where they are an order."""
+    return next(seconds for seconds in _UNITS if step % seconds == 0) if int(unit_numbers(np.array(newest))) == 0 else 0
+
+
+def share_of_visits(time: np.ndarray, previous: np.ndarray) -> float | None:
+    """Share of examples whose target follows within a visit, `VISIT` seconds after the newest item of the history.
+
+    Args:
+        time: int64 (R,), of the targets, as in `RequestFeature.of_times`.
+        previous: int64 (R,), of the newest items.
+
+    Returns:
+        The share; None where times do not tell it: none is known, they are whole days or coarser than a visit, or a
+        mere order.
+
+    Example:
+        >>> days = np.array([20, 20, 22, 25]) * 86_400 + 1_600_000_000
+        >>> share_of_visits(days[1:], days[:-1]), share_of_visits(days[1:] + 60, days[:-1])
+        (None, 0.3333333333333333)
+    """
+    known = (time != NO_TIME) & (previous != NO_TIME) & (time >= previous)
+    if not known.any():
+        return None
+    times = np.concatenate([time[known], previous[known]])
+    unit = _unit_of(int(times.max()), int(np.gcd.reduce(times - times[0])))
+    return float(np.mean(time[known] - previous[known] <= VISIT)) if 0 < unit <= VISIT else None
 
 
 def chosen_features(corpus: "Corpus", names: Sequence[str]) -> tuple[RequestFeature, ...]:

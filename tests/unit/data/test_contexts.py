@@ -59,13 +59,13 @@ def test_gaps_have_buckets_and_what_is_not_known_is_unknown():
 def test_hours_and_weekdays_are_those_of_a_calendar():
     hour, weekday = RequestFeature("hour", tuple(map(str, range(24)))), RequestFeature("weekday", WEEKDAYS)
     for time in range(START - 400 * DAY, START + 400 * DAY, 12_345):
-        moment = datetime.fromtimestamp(time, UTC)
-        assert hour.names[hour.of_request(None, time)] == str(moment.hour)
-        assert weekday.names[weekday.of_request(None, time)] == f"{moment:%A}"
+        date = datetime.fromtimestamp(time, UTC)
+        assert hour.names[hour.of_request(None, time)] == str(date.hour)
+        assert weekday.names[weekday.of_request(None, time)] == f"{date:%A}"
 
 
 @pytest.mark.parametrize("kind", ["gap", "hour", "weekday"])
-def test_codes_read_nothing_but_the_past_and_the_moment(tmp_path, kind):
+def test_codes_read_nothing_but_the_history_and_the_time(tmp_path, kind):
     """Another target, or what comes later, changes no code of an example."""
     corpus = shop_of(tmp_path, [START, START + 600, START + 2 * DAY, START + 50 * DAY], split="leave_last_out")
     features = [feature for feature in corpus_features(corpus) if feature.name == kind]

@@ -284,8 +284,8 @@ def test_each_request_of_a_batch_has_its_own_context(telling, data):
 
 @pytest.mark.parametrize("kind", [LanguageRanker, benchmark("stock").StockRanker])
 def test_every_search_gets_the_context(telling, kind):
-    ranker = kind(telling.ranker.bundle, telling.ranker.builder.corpus, Search(beams=24))
-    found = Recommender(ranker, telling.items, "model", "0" * 12, 10)
+    corpus = telling.ranker.builder.corpus
+    found = Recommender.of(kind(telling.ranker.bundle, corpus, Search(beams=24)), corpus)
     requests = [Request(["i3", "i9"], 24, context={"gap": context}) for context in GAP.names]
     for request, answer, exact in zip(requests, found.answer(requests), telling.answer(requests), strict=True):
         assert scores_of(answer) == pytest.approx(scores_of(exact), rel=1e-4, abs=1e-4), request

@@ -187,7 +187,7 @@ def test_some_of_the_sids_are_searched_by_blocks(model, small_blocks, monkeypatc
 
 def test_samples_by_blocks_have_the_models_probabilities(model, small_blocks):
     found = sample_search(model, PROMPTS[:2], trie(), 4, generator=torch.Generator().manual_seed(0))
-    log_probs = model.leaf_log_probs(torch.tensor([[1, 2, 3], [9, 0, 0]]), torch.tensor(REPORTED[:2]))
+    log_probs = model.leaf_log_probs(torch.tensor([[1, 2, 3], [9, 0, 0]]), torch.tensor(REPORTED[:2])[:, None])
     assert torch.allclose(found.scores.float(), log_probs.gather(1, found.sids), atol=1e-4)
 
 

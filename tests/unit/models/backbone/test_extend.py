@@ -110,7 +110,7 @@ def test_request_features_and_popularity_go_along(start):
         torch.testing.assert_close(grown.popularity.logs[:, number[sid]], wanted)
     now, falls = torch.from_numpy(np.concatenate([[0], kept + 1])), []
     for context in range(3):
-        conditioned = torch.full((len(HISTORIES),), context)
+        conditioned = torch.full((len(HISTORIES), 1), context)
         with torch.no_grad():
             after = grown.leaf_log_probs(now[HISTORIES], conditioned)[:, kept]
             difference = after - model.leaf_log_probs(HISTORIES, conditioned)
