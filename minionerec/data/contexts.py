@@ -22,11 +22,11 @@ GAP, HOUR, WEEKDAY = "gap", "hour", "weekday"
 OF_TIMES = (GAP, HOUR, WEEKDAY)
 """Features that follow from times: the time since the newest item of the history; hour and weekday, in UTC."""
 _HOUR, _DAY = 3_600, 86_400
-VISIT = 1_800
-"""Largest gap within a visit, seconds."""
+SESSION = 1_800
+"""Largest gap within a session, seconds."""
 GAP_EDGES = {
     0: "same",
-    VISIT: "up to 30 minutes",
+    SESSION: "up to 30 minutes",
     _DAY: "up to 1 day",
     7 * _DAY: "up to 7 days",
     30 * _DAY: "up to 30 days",
@@ -222,20 +222,20 @@ def _unit_of(newest: int, step: int) -> int:
     return next(seconds for seconds in _UNITS if step % seconds == 0) if int(unit_numbers(np.array(newest))) == 0 else 0
 
 
-def share_of_visits(time: np.ndarray, previous: np.ndarray) -> float | None:
-    """Share of examples whose target follows within a visit, `VISIT` seconds after the newest item of the history.
+def share_in_session(time: np.ndarray, previous: np.ndarray) -> float | None:
+    """Share of examples whose target is at most `SESSION` seconds after the newest item of the history.
 
     Args:
         time: int64 (R,), of the targets, as in `RequestFeature.of_times`.
         previous: int64 (R,), of the newest items.
 
     Returns:
-        The share; None where times do not tell it: none is known, they are whole days or coarser than a visit, or a
+        The share; None where times do not tell it: none is known, they are whole days or coarser than a session, or a
         mere order.
 
     Example:
         >>> days = np.array([20, 20, 22, 25]) * 86_400 + 1_600_000_000
-        >>> share_of_visits(days[1:], days[:-1]), share_of_visits(days[1:] + 60, days[:-1])
+        >>> share_in_session(days[1:], days[:-1]), share_in_session(days[1:] + 60, days[:-1])
         (None, 0.3333333333333333)
     """
     known = (time != NO_TIME) & (previous != NO_TIME) & (time >= previous)
@@ -243,7 +243,7 @@ def share_of_visits(time: np.ndarray, previous: np.ndarray) -> float | None:
         return None
     times = np.concatenate([time[known], previous[known]])
     unit = _unit_of(int(times.max()), int(np.gcd.reduce(times - times[0])))
-    return float(np.mean(time[known] - previous[known] <= VISIT)) if 0 < unit <= VISIT else None
+    return float(np.mean(time[known] - previous[known] <= SESSION)) if 0 < unit <= SESSION else None
 
 
 def chosen_features(corpus: "Corpus", names: Sequence[str]) -> tuple[RequestFeature, ...]:

@@ -95,16 +95,16 @@ def test_the_reason_for_the_order_is_true_of_the_data(ties, listed, reason):
 
 
 @pytest.mark.parametrize(
-    ("visits", "context", "reason"),
+    ("in_session", "context", "reason"),
     [
-        (None, [], "times tell no visits: they are unknown, without a unit, or coarser than half an hour"),
+        (None, [], "times tell no sessions: they are unknown, without a unit, or coarser than half an hour"),
         (0.02, [], "2% of the examples come within half an hour of the item before: the gap tells little"),
         (0.4, ["gap"], "40% of the examples come within half an hour of the item before, the others later"),
         (0.97, [], "97% of the examples come within half an hour of the item before: the gap tells little"),
     ],
 )
-def test_the_gap_is_read_where_times_tell_who_stays_and_who_comes_back(visits, context, reason):
-    value, why = choose(replace(STEAM, visits=visits))["catalogue"]["context"]
+def test_the_gap_is_read_where_times_tell_who_stays_and_who_comes_back(in_session, context, reason):
+    value, why = choose(replace(STEAM, in_session=in_session))["catalogue"]["context"]
     assert value == context and why.startswith(reason)
 
 
@@ -220,8 +220,8 @@ def test_the_recipe_of_fifty_items(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("unit", [1, 86_400], ids=["seconds", "days"])
-def test_a_log_of_visits_gives_a_model_that_reads_the_gap(tmp_path, monkeypatch, unit):
-    """Each user comes twice, for three items each; in whole days nobody knows how long a visit is."""
+def test_a_log_of_sessions_gives_a_model_that_reads_the_gap(tmp_path, monkeypatch, unit):
+    """Each user comes twice, for three items each; in whole days nobody knows how long a session is."""
     monkeypatch.chdir(tmp_path)
     tables(tmp_path)
     rng = random.Random(0)
