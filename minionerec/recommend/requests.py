@@ -232,7 +232,7 @@ class Request:
         except ValidationError as error:
             raise cls._error(error) from None
         if checked.times is not None and checked.now is None:
-            raise RequestError("now", "is missing, but times is given; give both, or neither.")
+            raise RequestError("now", "is missing, but times is given; give it too, or leave times out.")
         if checked.times is not None and len(checked.times) != len(checked.history):
             raise RequestError(
                 "times",

@@ -143,8 +143,12 @@ def test_a_name_given_twice_is_named():
         ({"times": [True], "now": 5}, "times[0]", "is true; expected an ISO date such as"),
         ({"times": ["\ud800"], "now": 5}, "times[0]", "is '\\ud800'; expected an ISO date such as"),
         ({"times": [], "now": []}, "now", "is an empty list; expected an ISO date such as"),
-        ({"history": ["a"], "times": [5]}, "now", "is missing, but times is given; give both, or neither."),
-        ({"requests": [{"times": []}]}, "requests[0].now", "is missing, but times is given; give both, or neither."),
+        ({"history": ["a"], "times": [5]}, "now", "is missing, but times is given; give it too, or leave times out."),
+        (
+            {"requests": [{"times": []}]},
+            "requests[0].now",
+            "is missing, but times is given; give it too, or leave times out.",
+        ),
         (
             {"history": ["a"], "times": [], "now": 5},
             "times",

@@ -126,9 +126,6 @@ def test_it_learns_the_gap_and_is_evaluated_with_it_or_not(made, tmp_path):
 
 
 def test_what_cannot_be_conditioned_is_refused(made, tmp_path):
-    make_gap_corpus(tmp_path / "timeless", timed=False)
-    with pytest.raises(ConfigError, match=r"context names 'gap', which the corpus does not have. It has none, as no"):
-        run_sft(conditioned(made, corpus=str(tmp_path / "timeless"), output=str(tmp_path / "bad")))
     with pytest.raises(
         ConfigError, match="all_positions needs prompts that are the bare history, but context gives gap"
     ):

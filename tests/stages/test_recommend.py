@@ -140,7 +140,7 @@ def test_rows_with_times_have_the_gap_that_follows(conditioned, tmp_path, kind, 
     path = path.rename(path.with_suffix(".jsonl"))
     asked["histories"] = str(path)
     assert written(run_recommend(RecommendConfig(**asked, output=str(tmp_path / "given")))) == lists
-    with pytest.raises(DataError, match="row 2: now: is missing, but times is given; give both, or neither"):
+    with pytest.raises(DataError, match="row 2: now: is missing, but times is given; give it too, or leave times out"):
         path.write_text('{"history": []}\n{"history": ["i3"], "times": [5]}\n')
         run_recommend(RecommendConfig(**asked, output=str(tmp_path / "none")))
 

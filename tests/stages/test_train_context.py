@@ -213,7 +213,7 @@ def test_the_reference_is_given_what_the_model_is_given(made, tmp_path, monkeypa
 
 
 def test_a_corpus_without_times_has_no_features(made, tmp_path):
-    with pytest.raises(ConfigError, match=r"context names 'gap', which the corpus does not have. It has none"):
+    with pytest.raises(ConfigError, match=r"context names 'gap', which the corpus does not have. It has none, as no"):
         run_catalogue(conditioned(made, corpus=str(made / "timeless"), output=str(tmp_path / "timeless")))
     assert not (tmp_path / "timeless").exists()
 

@@ -1,7 +1,6 @@
 """Sequential recommenders that are conditioned on request features: trained, killed, read, queried, refused."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from support.training import N_ITEMS, interrupted_in_epoch, sequential_config
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
@@ -24,7 +22,7 @@ from minionerec.models.sequential.registry import load_sequential
 from minionerec.pipeline.evaluate import run_eval
 from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.recommend.recommender import Recommender
-from minionerec.recommend.requests import Request, RequestError
+from minionerec.recommend.requests import Request
 
 SMALL = {"hidden_size": 32, "inner_size": 32, "num_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0}
 POINTING = {"hidden_size": 32, "inner_size": 32, "num_layers": 1, "dropout": 0.0, "pointer": True, "reach": 4}
@@ -131,7 +129,7 @@ def test_what_was_reported_is_known_from_the_files(made, tmp_path):
     load_sequential(model_of(made / "conditioned"))
 
 
-def test_a_request_gives_the_gap(made, tmp_path):
+def test_a_request_gives_the_gap(made):
     recommender = Recommender.load(model_of(made / "conditioned"), corpus=made / "corpus")
     assert recommender.features == (GAP,)
     histories = [[f"i{item}" for item in history] for history in Corpus.load(made / "corpus").test.histories]
@@ -146,11 +144,6 @@ def test_a_request_gives_the_gap(made, tmp_path):
     for word in ("same", "later"):
         scores = [[answer.items[0].score for answer in found[name]] for name in (word, "unknown")]
         assert np.abs(np.subtract(*scores)).min() > 1e-3
-    run_sequential(config_of(made, tmp_path / "plain", context=[], epochs=1))
-    plain = Recommender.load(model_of(tmp_path / "plain"), corpus=made / "corpus")
-    assert plain.recommend(["i1"], 2, context={"gap": "later"}) == plain.recommend(["i1"], 2)  # it is not read
-    with pytest.raises(RequestError, match=r"context.moon: is unknown; expected gap, hour, weekday."):
-        plain.recommend(["i1"], 2, context={"moon": "full"})
 
 
 def test_eval_beam_tells_it_too(made, tmp_path):
@@ -172,12 +165,6 @@ def test_eval_beam_tells_it_too(made, tmp_path):
 
 
 def test_what_cannot_be_conditioned_is_refused(made, tmp_path):
-    corpus = Corpus.load(made / "corpus")
-    times = {split: RowTimes(*np.full((2, len(rows)), NO_TIME)) for split, rows in corpus.splits().items()}
-    splits = {split: replace(rows, times=times[split]) for split, rows in corpus.splits().items()}
-    replace(corpus, **splits).save(tmp_path / "corpus", config={}, inputs={})
-    with pytest.raises(ConfigError, match="context names 'gap', which the corpus does not have"):
-        run_sequential(config_of(tmp_path, tmp_path / "timeless"))
     for protocol in ("a", "b"):
         with pytest.raises(ConfigError, match=f"context is gap, but protocol is '{protocol}', whose sequences have no"):
             config_of(made, tmp_path, protocol=protocol)

@@ -160,7 +160,7 @@ def test_times_of_python_numpy_and_pandas_are_taken(shop, convert):
 @pytest.mark.parametrize(
     ("times", "now", "message"),
     [
-        (["2018-11-05"], None, "now: is missing, but times is given; give both, or neither."),
+        (["2018-11-05"], None, "now: is missing, but times is given; give it too, or leave times out."),
         ([START], START, "times: has 1 times for 2 items of the history; give one for each, null where it is not"),
         ("2018-11-05", START, "times: is '2018-11-05'; expected a list of times."),
         ([START, [START]], START, r"times\[1\]: is \[.*\]; expected an ISO date such as"),
