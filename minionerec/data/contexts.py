@@ -88,7 +88,8 @@ class RequestFeature:
             sizes = {GAP: 1 + len(feature.edges), **{name: size for name, (size, _) in _SMALLEST.items()}}
             size = sizes.get(feature.name, max(1, len(feature.values)))
             fits = fits and len(feature.values) == len(set(feature.values)) == size
-            fits = fits and (feature.name in OF_TIMES or UNKNOWN_NAME not in feature.values)
+            fits = fits and (feature.name == GAP or not feature.edges)
+            fits = fits and (feature.name in OF_TIMES or not (feature.unit or UNKNOWN_NAME in feature.values))
         except (TypeError, KeyError, ValueError):
             fits = False
         if not fits:
@@ -276,8 +277,8 @@ def chosen_features(corpus: "Corpus", names: Sequence[str]) -> tuple[RequestFeat
     for name in names:
         if name not in known:
             has = ", ".join(known) or (
-                "none, as no training example has a time, and no column of interactions was kept; prepare it from a "
-                "source with times (of the published data with --times_by_order true)"
+                "none, as no training example has a time; prepare it from a source with times (of the published data "
+                "with --times_by_order true)"
             )
             raise ConfigError(f"context names {shown(name)}, which the corpus does not have. It has {has}.")
     return tuple(known[name] for name in names)
