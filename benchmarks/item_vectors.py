@@ -16,9 +16,7 @@ import argparse
 import numpy as np
 from scipy.sparse import csr_array
 
-from minionerec.data.contexts import LATER
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import row_contexts
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.metrics.tables import markdown_table
 from minionerec.sid.collisions import resolve_collisions
@@ -71,7 +69,7 @@ def main():
     pairs = [(rows.items[rows.ends - 1], rows.targets) for rows in (train, valid)]
     slices = {
         "all": np.ones(len(valid), dtype=bool),
-        "later": row_contexts(valid.times, len(valid)) == LATER,
+        "later": np.zeros(len(valid), bool) if valid.times is None else valid.times.later,
         "cold": corpus.popularity()[valid.targets] == 0,
     }
     titles, table = corpus.items["title"].fillna("").astype(str).tolist(), []

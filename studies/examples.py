@@ -12,10 +12,8 @@ import argparse
 import numpy as np
 
 from minionerec.core.commands import run_command
-from minionerec.data.contexts import LATER, SAME
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import corpus_contexts
 from minionerec.metrics.ranking import item_ranks, ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.metrics.tables import markdown_table
@@ -34,8 +32,8 @@ def ndcg(ranker: Ranker, corpus: Corpus) -> np.ndarray:
 
 def share_of_same(corpus: Corpus, split: str) -> str:
     """The share of a split's examples whose target has the time of the newest history item."""
-    contexts = corpus_contexts(corpus, split)
-    return f"{(contexts == SAME).mean():.1%}" if contexts.any() else UNKNOWN
+    times = corpus.rows(split).times
+    return f"{times.same.mean():.1%}" if times is not None and times.known.any() else UNKNOWN
 
 
 def order_of_source(corpus: Corpus) -> dict[str, str]:
@@ -91,18 +89,19 @@ def column_of(corpus: Corpus) -> dict[str, str]:
     column = counts_of(corpus) | order_of_source(corpus)
     column |= {f"{split} examples of the same time": share_of_same(corpus, split) for split in corpus.sizes}
     chosen, rankers = make_baselines(corpus)
-    contexts = corpus_contexts(corpus, "test")
+    times, none = corpus.test.times, np.zeros(len(corpus.test), bool)
+    same, later = (none, none) if times is None else (times.same, times.later)
     users = np.asarray(corpus.test.users)
     for name, ranker in rankers.items():
         values = ndcg(ranker, corpus)
         column[f"{name}: validation"] = f"{chosen.valid[name]:.4f}" if name in chosen.valid else ""
-        parts = {"all": np.ones(len(values), bool), "same time": contexts == SAME, "later": contexts == LATER}
+        parts = {"all": np.ones(len(values), bool), "same time": same, "later": later}
         for part, rows in parts.items():
             if rows.any():
                 low, high = bootstrap_interval(values[rows], clusters=users[rows])
                 column[f"{name}: {part}"] = f"{values[rows].mean():.4f} [{low:.4f}, {high:.4f}]"
-        if contexts.any():
-            column[f"{name}: share of the same time"] = f"{values[contexts == SAME].sum() / values.sum():.0%}"
+        if (same | later).any():
+            column[f"{name}: share of the same time"] = f"{values[same].sum() / values.sum():.0%}"
     return column
 
 

@@ -293,12 +293,6 @@ class Corpus:
             return has_times(self.files[0])
         return all(rows.times is not None for rows in self.splits().values())
 
-    def knows_contexts(self, split: str) -> bool:
-        """Whether both times of any example of a split are known, and so its session context."""
-        return self.has_times and any(
-            rows.times is not None and bool(rows.times.known.any()) for _, rows in self.batches(split)
-        )
-
     def splits(self) -> dict[str, SplitExamples]:
         """Split to its examples, which may be none (`rows` refuses that)."""
         return {"train": self.train, "valid": self.valid, "test": self.test}

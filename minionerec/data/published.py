@@ -22,9 +22,8 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.files import csv_rows, read_text
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import times_by_order
 from minionerec.data.sources.tables import further_columns
-from minionerec.data.times import NO_TIME
+from minionerec.data.times import NO_TIME, times_by_order
 
 COLUMNS = (
     "user_id",
@@ -306,7 +305,7 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
 
 
 def with_times_by_order(corpus: Corpus) -> Corpus:
-    """The same corpus with times derived from the order of its examples (`minionerec.data.session.times_by_order`).
+    """The same corpus with times derived from the order of its examples (`minionerec.data.times.times_by_order`).
 
     Where a history does not end with the target of the user's previous example, examples are missing, and the time of
     its newest item is unknown.

@@ -20,8 +20,6 @@ _KINDS = {name: {"score": "number"}.get(name, "whole") for name in COLUMNS} | di
     ("user", "target_sid", "sid"), "text"
 )
 _MAX_INDEX = 2**31 - 1
-SESSION_CONTEXT = "session context"
-"""Input of recommenders besides the history: whether the target belongs to the session of the newest item."""
 GIVEN = "given"
 """Key of a manifest's counts that lists the recommender's inputs besides the histories."""
 
@@ -38,7 +36,7 @@ class Predictions:
         sids: R lists of SID strings, parallel to `items`. Items that share an SID are adjacent, in descending order of
             their popularity in training, then by id.
         scores: R lists of scores, parallel to `items`, higher is better.
-        given: The recommender's inputs besides the histories, such as `SESSION_CONTEXT`; None if not recorded.
+        given: The recommender's inputs besides the histories, such as "gap"; None if not recorded.
     """
 
     users: Sequence[str]
@@ -224,7 +222,17 @@ def labelled(name: str, given: Sequence[str]) -> str:
     """Display name of a recommender with its inputs besides the history.
 
     Example:
-        >>> labelled("SASRec", ()), labelled("SASRec", ("session context",))
-        ('SASRec', 'SASRec (given session context)')
+        >>> labelled("SASRec", ()), labelled("SASRec", ("gap", "hour"))
+        ('SASRec', 'SASRec (given gap, hour)')
     """
-    return f"{name} (given {' and '.join(given)})" if given else name
+    return f"{name} (given {', '.join(given)})" if given else name
+
+
+def baselines_lack(given: Sequence[str]) -> str:
+    """Sentence on what recommenders were given besides the history, and their baselines were not.
+
+    Example:
+        >>> baselines_lack(("gap", "hour"))
+        'The baselines are given the histories alone, without gap, hour.'
+    """
+    return f"The baselines are given the histories alone, without {', '.join(given)}."

@@ -11,6 +11,7 @@ from minionerec.core.artefacts import read_json, require_unseen
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions, labelled
@@ -24,7 +25,7 @@ from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.language import LanguageRanker, Search, TitleRanker
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker
-from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, context_used
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, context_used, features_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.sid.table import SidTable
 
@@ -108,7 +109,7 @@ def run_eval(config: EvalConfig) -> StageResult:
                     name = _name(ranker, local.search, local.checkpoint)
                 _check_beams(local.beams, corpus.n_items, table)
                 rows = corpus.rows(config.split)
-                queries = split_queries(rows, context_used(ranker), given=config.session_context)
+                queries = split_queries(rows, features_used(ranker, corpus), context_used(ranker), given=config.context)
                 work.inputs_read(last=False)
             with work.phase("search"):
                 allowed = Allowed.leaving_out(rows.seen, corpus.n_items) if config.seen == "mask" else None
@@ -120,7 +121,6 @@ def run_eval(config: EvalConfig) -> StageResult:
                         corpus,
                         config.split,
                         rows,
-                        queries,
                         predictions,
                         name,
                         table,
@@ -184,8 +184,8 @@ def _answer(
         The lists; the input of each example in the published form: a prompt, or the SIDs of the history; and counts for
         the manifest, `truncated_prompts` None without prompts.
     """
-    contexts = queries.session_context
-    known = {} if contexts is None else {"rows_with_context": int(np.count_nonzero(contexts))}
+    codes = queries.codes(list(queries.context))
+    known = {"rows_with_context": int((codes != UNKNOWN).any(1).sum())} if queries.context else {}
     if isinstance(ranker, LanguageRanker):
         texts, prompts, truncated = ranker.prompts(queries)
         if truncated:

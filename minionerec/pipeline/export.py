@@ -14,7 +14,7 @@ from minionerec import __version__
 from minionerec.core.artefacts import MANIFEST, trained_splits
 from minionerec.core.errors import ArtefactError, one_line
 from minionerec.core.log import get_logger, progress
-from minionerec.data.contexts import SESSION_CONTEXTS
+from minionerec.data.contexts import value_names
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import Bundle, clean_generation_config, load_language_model
 from minionerec.models.backbone.pretrained import CONFIG_FILE
@@ -139,16 +139,17 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
     tail = completion[completion.index(sid) + len(sid) :]
     lengths = (bundle.table.codes >= 0).sum(1)
     events = dict(zip(bundle.wording.events, bundle.wording.event_tokens, strict=True))
-    marks = (
-        dict(zip(SESSION_CONTEXTS, ("", *bundle.wording.session_context), strict=True))
-        if builder.prompt_uses_context("next_sid")
-        else {}
-    )
+    wording = bundle.wording
+    context = {
+        feature.name: dict(zip(feature.values, tokens, strict=True))
+        for feature, tokens in zip(wording.context, wording.context_tokens, strict=True)
+    }
+    schema = {"context": context, "context_features": [feature.stored() for feature in wording.context]}
     return {
         "wording": bundle.wording.name,
         "template": task.prompt,
         "separator": bundle.wording.separator,
-        **({"session_contexts": marks} if marks else {}),
+        **(schema if context else {}),
         **({"events": events} if events else {}),
         "specials": builder.specials,
         "max_history": builder.corpus.max_history,
@@ -174,10 +175,10 @@ def example_histories(corpus: Corpus, count: int) -> list[np.ndarray]:
 def make_examples(
     bundle: Bundle, builder: ExampleBuilder, trie: Trie, items_of: Sequence[Sequence[int]], count: int, beams: int
 ) -> dict[str, Any]:
-    """Up to `count` prompts with expected lists; for conditioned models each session context in turn."""
+    """Up to `count` prompts with expected lists; for conditioned models with the codes of each feature in turn."""
     histories = example_histories(builder.corpus, count)
-    conditioned = builder.prompt_uses_context("next_sid")
-    contexts = [position % len(SESSION_CONTEXTS) * conditioned for position in range(len(histories))]
+    features = builder.wording.context
+    contexts = [[position % feature.size for feature in features] for position in range(len(histories))]
     queries = zip(histories, contexts, strict=True)
     texts = [builder.prompt("next_sid", history=history, context=context) for history, context in queries]
     prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length)[0]
@@ -192,7 +193,7 @@ def make_examples(
         examples.append(
             {
                 "history": [ids[item] for item in history.tolist()],
-                **({"session_context": SESSION_CONTEXTS[contexts[position]]} if conditioned else {}),
+                **({"context": value_names(features, contexts[position])} if features else {}),
                 "text": texts[position],
                 "input_ids": list(prompts[position]),
                 "sids": [bundle.table.sids[item] for item in heads],
@@ -310,7 +311,8 @@ sid_of = {{item: sid for sid, items in items_of.items() for item in items}}
 
 def recommend(history, k=10{argument}):
     sids = [sid_of[item] for item in history[-about["max_history"] :]]
-    text = about["template"].format(history=about["separator"].join(sids), {context}**about["specials"])
+    written = about["separator"].join(sids)
+    {context}text = about["template"].format(history=written, **about["specials"])
     prompt = tokenizer(text)["input_ids"][-about["max_prompt_length"] :]
     found = stock_lists(model, trie, prompt, k, steps=about["longest"])
     return [item for tokens, _ in found for item in items_of["".join(tokenizer.convert_ids_to_tokens(tokens))]]
@@ -360,9 +362,10 @@ a short one ends: use `trie.search(model_log_probs(model), prompt, k)` instead o
 """
 
 _CONDITIONING = """
-This model was conditioned on the session context in training, and a prompt may give it. Where `{{session_context}}`
-stands in `template`, write `{same}` for an item of the newest one's session, `{later}` for one of a later session, and
-nothing where you do not know. After an empty history write nothing. In `prompts.json` these are `session_contexts`.
+This model was conditioned on features of the request in training ({names}), and a prompt may give them: behind the
+history, in this order, the token of each value that you know. In `prompts.json` `context` has the tokens by feature and
+value, and `context_features` says how times become values; write nothing for what you do not know, and no gap after an
+empty history.
 """
 
 _EVENTS = """
@@ -380,18 +383,19 @@ def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
         about: Content of `prompts.json`.
         counts: The manifest's counts.
     """
-    contexts = about.get("session_contexts", {})
+    context = about.get("context", {})
     one_length = about["shortest"] == about["longest"]
     written = {
         **about,
         **counts,
         "examples": len(about["examples"]),
         "history": about["examples"][-1]["history"],
-        "conditioning": (_CONDITIONING.format(**contexts) if contexts else "")
+        "conditioning": (_CONDITIONING.format(names=", ".join(context)) if context else "")
         + (_EVENTS if about.get("events") else ""),
-        "argument": ', session_context="unknown"' if contexts else "",
-        "context": 'session_context=about["session_contexts"][session_context if sids else "unknown"], '
-        if contexts
+        "argument": ", context={}" if context else "",
+        "context": 'written += "".join(of[context[name]] for name, of in about["context"].items() if name in context)'
+        "\n    "
+        if context
         else "",
         "lengths": "" if one_length else _LENGTHS.format(**about),
         "seen": _SEEN.format(splits=" and ".join(counts["splits"])) if len(counts["splits"]) > 1 else "",

@@ -16,6 +16,7 @@ from minionerec.core.cells import number_of, texts_of
 from minionerec.core.errors import ArtefactError, ConfigError, DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
+from minionerec.data.contexts import RequestFeature
 from minionerec.data.corpus import Corpus
 from minionerec.data.order import default_buffer
 from minionerec.data.rows import SplitExamples
@@ -98,9 +99,14 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
 
 
 def target_teacher(
-    path: str | Path, table: SidTable, trie: Trie, max_history: int, device: torch.device
+    path: str | Path,
+    table: SidTable,
+    trie: Trie,
+    max_history: int,
+    device: torch.device,
+    context: tuple[RequestFeature, ...] = (),
 ) -> TeacherQuery:
-    """A catalogue model as a teacher of targets, by the histories and session contexts of their rows.
+    """A catalogue model as a teacher of targets, by the histories and request features of their rows.
 
     Args:
         path: Checkpoint of a catalogue model.
@@ -108,18 +114,19 @@ def target_teacher(
         trie: The same SIDs in the policy's tokens.
         max_history: Items of a history that the teacher is given, the newest.
         device: Device of its answers.
+        context: Request features that the policy reads.
 
     Raises:
         ArtefactError: If it was trained on other SIDs.
         ConfigError: If it holds another kind of model.
     """
-    teacher, numbers = load_teacher(path, table, trie), table.sid_numbers + 1
+    teacher, numbers = load_teacher(path, table, trie, context=context), table.sid_numbers + 1
 
     def query(rows: Sequence[Row], targets: Sequence[list[int]]) -> SoftTargets:
         examples = []
         for row, ids in zip(rows, targets, strict=True):
             past = numbers[(row["history"] or [])[-max_history:]].tolist()
-            about = {"histories": past, "slots": [len(past) - 1] if past else [], "contexts": [row["context"]]}
+            about = {"histories": past, "slots": [len(past) - 1] if past else [], "contexts": row["contexts"] or []}
             examples.append({"labels": [NO_LABEL, *ids], **about})
         labels = torch.tensor([[token for ids in targets for token in ids]])
         batch = {"labels": labels, **teacher_questions(examples)}
@@ -195,7 +202,9 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         validation = replace(validation, reward=list_reward(rewards, validation, builder))
     teacher = None
     if config.teacher:
-        teacher = target_teacher(config.teacher, bundle.table, trie, corpus.max_history, args.device)
+        teacher = target_teacher(
+            config.teacher, bundle.table, trie, corpus.max_history, args.device, bundle.wording.context
+        )
     search = beams(trie, config.generations)
     if config.rollouts == "sampling":
         search = samples(trie, config.generations, bundle.tokenizer.eos_token_id)

@@ -15,7 +15,6 @@ from minionerec.core.errors import DataError, shown
 from minionerec.core.log import NO_CLOCK, Clock, get_logger, progress
 from minionerec.core.parquet import readable
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
-from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import parse_json
 from minionerec.pipeline.config.recommend import RecommendConfig
@@ -29,7 +28,7 @@ from minionerec.recommend.requests import Request, RequestError, plain_time
 
 # Reading a file of histories in parts.
 
-COLUMNS = ("history", "user", "only", "without", "session_context", "times", "now", "events")
+COLUMNS = ("history", "user", "only", "without", "context", "times", "now", "events")
 KINDS = (".parquet", ".jsonl")
 ROWS_AT_ONCE = 4096
 """Histories that are read, ranked and written at a time."""
@@ -43,8 +42,8 @@ def read_histories(path: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
 
     Yields:
         The index of its first row, from 0, and the rows: "history" is a list of texts, "user" a text (its index if
-        missing), "only" a list or None, "without" a list, "session_context" one of `SESSION_CONTEXTS` or None, "times"
-        and "now" as in the file, dates as text, "events" as in the file.
+        missing), "only" a list or None, "without" a list, "context" name of a request feature → value, "times" and
+        "now" as in the file, dates as text, "events" as in the file.
 
     Raises:
         DataError: If the file cannot be read, or a row is malformed; the message names file and row.
@@ -101,10 +100,12 @@ def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
     user = row.get("user")
     if not (user is None or isinstance(user, str | int)):
         raise DataError(f"{where}: user is {str(user)[:60]!r}; expected a text or a whole number.")
-    context = row.get("session_context")
-    if not (context is None or context in SESSION_CONTEXTS):
+    context = row.get("context") or {}
+    if isinstance(context, list) and all(isinstance(pair, tuple) for pair in context):  # of a column of maps
+        context = dict(context)
+    if not isinstance(context, dict):
         raise DataError(
-            f"{where}: session_context is {str(context)[:60]!r}; expected one of {', '.join(SESSION_CONTEXTS)}."
+            f"{where}: context is {str(context)[:60]!r}; expected an object of request features and values."
         )
     only, times = row.get("only"), row.get("times")
     return {
@@ -112,7 +113,7 @@ def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
         "history": _ids([] if row.get("history", "") is None else row.get("history"), "history", where),
         "only": None if only is None else _ids(only, "only", where),
         "without": [] if row.get("without") is None else _ids(row["without"], "without", where),
-        "session_context": context,
+        "context": {name: value for name, value in context.items() if value is not None},
         "times": [plain_time(time) for time in times] if isinstance(times, list) else times,
         "now": plain_time(row.get("now")),
         "events": row.get("events"),
@@ -140,7 +141,7 @@ SCHEMA = pa.schema(
         ("scores", pa.list_(pa.float64())),
         ("probabilities", pa.list_(pa.float64())),
         ("unknown", pa.list_(pa.string())),
-        ("session_context", pa.string()),
+        ("context", pa.map_(pa.string(), pa.string())),
     ]
 )
 
@@ -149,10 +150,10 @@ def run_recommend(config: RecommendConfig) -> StageResult:
     """Recommend for every row of a file of histories: an artefact with `recommendations.parquet`.
 
     One row per history, in the order of the file: `user`, `items` (ids, best first), `titles`, `sids`, `probabilities`
-    (empty where the model has none), `scores`, `unknown` (unknown ids) and `session_context` (given to the model, or
-    derived from the row's times). Rows are read, ranked and
-    written in parts of `ROWS_AT_ONCE`, so that memory does not grow with the file; processes of a distributed launch
-    take turns; an interrupted run is resumed at the first missing part.
+    (empty where the model has none), `scores`, `unknown` (unknown ids) and `context` (request features that the model
+    was given, name → name of the value). Rows are read, ranked and written in parts of `ROWS_AT_ONCE`, so that memory
+    does not grow with the file; processes of a distributed launch take turns; an interrupted run is resumed at the
+    first missing part.
 
     Args:
         config: Settings.
@@ -166,7 +167,7 @@ def run_recommend(config: RecommendConfig) -> StageResult:
     if (manifest := stage.current()) is not None:
         return _result(stage.output, manifest["counts"])
     counts = {"rows": 0, "short_lists": 0, "rows_with_unknown_ids": 0}
-    inputs, names = stage.inputs, ("k", "exclude_seen", "where", "unknown", "session_context", "now")
+    inputs, names = stage.inputs, ("k", "exclude_seen", "where", "unknown", "context", "now")
     defaults = {name: getattr(config, name) for name in names}
 
     def load() -> Recommender:
@@ -241,16 +242,15 @@ def _answered(
     path: Path,
     start: int,
     rows: Sequence[Mapping[str, Any]],
-) -> tuple[Ranking, list[tuple[str, ...]], list[str]]:
+) -> tuple[Ranking, list[tuple[str, ...]], list[dict[str, str]]]:
     """See `Recommender.listed`."""
     requests: list[Request] = []
     try:
         for row in rows:
             own = {name: row[name] for name in ("history", "only", "without", "times", "now", "events")}
-            if own["times"] is not None and own["now"] is None:
+            if own["now"] is None:
                 own["now"] = defaults["now"] or None
-            derived = SESSION_CONTEXTS[UNKNOWN] if own["times"] is not None else defaults["session_context"]
-            own["session_context"] = row["session_context"] or derived
+            own["context"] = {**(defaults["context"] if own["times"] is None else {}), **row["context"]}
             requests.append(Request(**{**defaults, **own}))
         return recommender.listed(requests)
     except RequestError as wrong:
@@ -273,7 +273,7 @@ def _write_part(
     users: Sequence[str],
     ranking: Ranking,
     unknown: Sequence[Sequence[str]],
-    contexts: Sequence[str],
+    contexts: Sequence[Mapping[str, str]],
     recommender: Recommender,
 ) -> None:
     """Write one part atomically."""
@@ -299,7 +299,7 @@ def _write_part(
         pa.ListArray.from_arrays(offsets, pa.array(scores)),
         none if chances is None else pa.ListArray.from_arrays(offsets, pa.array(chances)),
         pa.array([list(ids) for ids in unknown], pa.list_(pa.string())),
-        pa.array(contexts, pa.string()),
+        pa.array([list(context.items()) for context in contexts], pa.map_(pa.string(), pa.string())),
     ]
     with atomic_write(path) as fresh:
         pq.write_table(pa.table(columns, schema=SCHEMA), fresh)

@@ -36,7 +36,7 @@ C = TypeVar("C")
 logger = get_logger(__name__)
 
 _RENAMED = {
-    **dict.fromkeys(("moment", "moments", "tell_moments"), "session_context"),
+    **dict.fromkeys(("moment", "moments", "tell_moments", "session_context"), "context"),
     **{f"{name}_rows": f"{name}_examples" for name in ("eval", "max_eval", "loss", "shuffle", "valid")},
 }
 """Former name of a setting → its name."""

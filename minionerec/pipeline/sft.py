@@ -10,8 +10,8 @@ from trl.trainer.sft_config import SFTConfig
 
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
+from minionerec.data.contexts import chosen_features
 from minionerec.data.order import default_buffer
-from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.build import (
     check_pretrained,
     resolve_dtype,
@@ -101,6 +101,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     corpus = run.load_corpus()
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     wording, task = load_wording(config.wording), task_of(config.tasks)
+    wording = replace(wording, context=chosen_features(corpus, config.context))
     if config.events and task == NEXT_SID:
         wording = replace(wording, events=tuple(corpus.event_names))
     model: Any
@@ -123,8 +124,6 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
             config.model, corpus, table, wording, dtype=config.dtype, seed=config.seed, generated=task == NEXT_SID
         )
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    if builder.uses_session_context and not corpus.knows_contexts("train"):
-        warn_without_times(config.corpus, f"the wording is {wording.name}", "take another wording")
     bundle = Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=task)
     maker = SftExamples(
         bundle.tokenizer,
@@ -185,7 +184,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     _check_lengths(bundle, examples, max(trie.levels, len(completion)))
     trainer.validation = run.validation_set(bundle, builder, trie, numbers)
     if config.teacher:
-        trainer.teacher = load_teacher(config.teacher, table, trie, wording.events)
+        trainer.teacher = load_teacher(config.teacher, table, trie, wording.events, wording.context)
         trainer.teacher_share = config.teacher_share
     trainer.compile_blocks(round(config.epochs * plan.steps_per_epoch))
     if not config.device_batch_size:

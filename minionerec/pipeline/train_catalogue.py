@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -11,12 +10,13 @@ import torch
 from torch.utils.data import StackDataset
 from transformers import TrainingArguments
 
-from minionerec.core.artefacts import fingerprint, read_json, read_manifest
+from minionerec.core.artefacts import fingerprint, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
+from minionerec.data.contexts import RequestFeature, chosen_features
+from minionerec.data.corpus import Corpus
 from minionerec.data.roles import ColumnCode, fit_columns
-from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.model import check_lengths
@@ -97,24 +97,30 @@ def _load_start(checkpoint: str, table: SidTable, objective: str) -> Bundle:
     return bundle
 
 
-def _uses_session_context(session_context: bool, start: str | None) -> bool:
-    """Whether the model is conditioned on the session context, by the setting or the checkpoint to start from.
+def _features(corpus: Corpus, names: list[str], started: Bundle | None) -> tuple[RequestFeature, ...]:
+    """The request features that the model is conditioned on, by the setting or the checkpoint to start from.
 
     Raises:
-        ConfigError: If the settings need what that checkpoint does not have.
+        ConfigError: If the corpus, or that checkpoint, does not have what the setting names.
     """
-    if start is None:
-        return session_context
-    knows = bool(read_json(Path(start) / "config.json").get("session_tokens"))
-    if session_context and not knows:
+    if started is None:
+        return chosen_features(corpus, names)
+    known = [feature.name for feature in started.wording.context]
+    if names and names != known:
+        trained = f"with context {', '.join(known)}" if known else "without context"
         raise ConfigError(
-            f"{start}: was trained without session context. Leave session_context out, or train it with it."
+            f"{started.path}: was trained {trained}, and context is {', '.join(names)}. Leave context out, or train "
+            "it with that."
         )
-    return knows
+    return started.wording.context
 
 
 def _weigh(
-    model: CatalogueModel, windows: SidWindows, heldout: SidWindows, chosen: Mapping[str, Any] | None
+    model: CatalogueModel,
+    windows: SidWindows,
+    heldout: SidWindows,
+    features: Sequence[RequestFeature],
+    chosen: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Fit popularity and experts, for the manifest, or take weights that were fitted before.
 
@@ -122,16 +128,17 @@ def _weigh(
         model: The trained model, changed in place.
         windows: Training windows.
         heldout: Validation examples.
+        features: Request features that the model is conditioned on.
         chosen: The counts of a manifest that has such weights; where it has none, these parts are left out. None to
             fit them.
     """
     found: dict[str, Any] = {}
     if model.popularity is not None:
         if chosen is None:
-            weights = fit_popularity(model, windows, heldout)
+            weights = fit_popularity(model, windows, heldout, features)
         else:
             weights = chosen.get("popularity", {})
-            set_popularity(model, windows, weights)
+            set_popularity(model, windows, features, weights)
         found["popularity"] = weights
     if model.experts is not None:
         if chosen is None:
@@ -190,16 +197,14 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     start = config.checkpoint or None
     if start is not None:
         _check_corpus(start, config.corpus, run.splits)
-    conditioned = _uses_session_context(config.session_context, start)
     corpus = run.load_corpus()
-    if conditioned and not corpus.knows_contexts("train"):
-        warn_without_times(config.corpus)
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:
         raise ConfigError(
             f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
         )
     started = None if start is None else _load_start(start, table, config.objective)
+    features = _features(corpus, config.context, started)
     columns: list[ColumnCode] = []
     if started is None:  # before anything is written that an interrupted run would leave
         check_lengths(table.codes)
@@ -208,13 +213,13 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     with_events = config.events if started is None else bool(started.wording.events)
     with_events = with_events and bool(corpus.event_names)
     if is_main_process():
-        write_windows(corpus, table, config.recency, folder, conditioned, with_events)
+        write_windows(corpus, table, config.recency, folder, features, with_events)
     wait_for_everyone()
     windows = read_windows(folder)
     wait_for_everyone()  # one that is refused from here on removes the folder
     rows = corpus.valid
     rows = rows.take(some_rows(len(rows), config.loss_examples, config.seed))
-    heldout = held_out_windows(rows, table.sid_numbers, corpus.max_history, conditioned, with_events)
+    heldout = held_out_windows(rows, table.sid_numbers, corpus.max_history, features, with_events)
     bundle = started or new_bundle(
         corpus,
         table,
@@ -224,7 +229,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         vector_width=config.vector_width,
         columns=columns,
         events=config.events,
-        session_context=config.session_context,
+        context=features,
         reach=config.reach,
         experts=config.experts,
         recency=config.recency,
@@ -302,7 +307,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
             "Give --fitted_weights, a checkpoint of the same settings that was trained without them."
         )
     heldout["older"] = older_sids(rows, table.sid_numbers, corpus.max_history)
-    counts |= _weigh(trained, windows, heldout, chosen)
+    counts |= _weigh(trained, windows, heldout, features, chosen)
     if run.validates and (gains := column_gains(trained, heldout)):
         counts["item_columns"] = gains
     result = run.finish(trainer, bundle, counts)

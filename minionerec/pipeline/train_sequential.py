@@ -21,10 +21,10 @@ from minionerec.core.device import fix_order
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
+from minionerec.data.contexts import chosen_features
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import ROWS, Protocol, read_examples
 from minionerec.data.roles import encode_columns, fit_columns
-from minionerec.data.session import warn_without_times
 from minionerec.metrics.predictions import FILE as LISTS_FILE
 from minionerec.metrics.predictions import GIVEN
 from minionerec.metrics.ranked import write_ranks
@@ -76,8 +76,6 @@ def run_sequential(config: SequentialConfig) -> StageResult:
     def inputs() -> ModelInputs:
         _check_digits(settings.model, settings.digits)
         corpus = read_examples(settings.corpus, protocol, settings.items)
-        if settings.session_context and not corpus.knows_contexts("train"):
-            warn_without_times(settings.corpus)
         item_ids = corpus.items["item_id"].tolist()
         return make_inputs(
             settings.model,
@@ -87,7 +85,7 @@ def run_sequential(config: SequentialConfig) -> StageResult:
             vectors=_vectors(corpus, settings.vectors, settings.vector_width, settings.item_columns),
             digits=_read_digits(settings.digits, item_ids) if settings.digits else None,
             table=SidTable.load_index(settings.sids, item_ids) if settings.sids else None,
-            session_context=settings.session_context,
+            context=chosen_features(corpus, settings.context),
         )
 
     if training := stage.current() is None:
@@ -198,6 +196,7 @@ def _train(
                 protocol.padding,
                 all_positions=all_positions,
                 users=data.training_users() if model.needs_users else None,
+                features=data.context,
                 folder=work.folder / EXAMPLES,
             )
         work.inputs_read()

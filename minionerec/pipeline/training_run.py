@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +46,7 @@ from minionerec.core.processes import (
     wait_for_everyone,
     world_size,
 )
+from minionerec.data.contexts import RequestFeature
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
 from minionerec.models.backbone.card import CARD_FILE, model_card
@@ -58,7 +59,7 @@ from minionerec.pipeline.config.training import LanguageRunConfig, RunConfig
 from minionerec.pipeline.stage import LAUNCH_FILE, Stage, Work, saved_launch
 from minionerec.pipeline.stages import StageResult
 from minionerec.sid.table import SidTable
-from minionerec.training.distillation import Teacher, soft_targets
+from minionerec.training.distillation import SoftTargets, Teacher, soft_targets
 from minionerec.training.rows import validation_set
 from minionerec.training.trainer import (
     RankingEvaluation,
@@ -667,7 +668,13 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
     return run
 
 
-def load_teacher(path: str | Path, table: SidTable, trie: Trie, events: tuple[str, ...] = ()) -> Teacher:
+def load_teacher(
+    path: str | Path,
+    table: SidTable,
+    trie: Trie,
+    events: tuple[str, ...] = (),
+    context: tuple[RequestFeature, ...] = (),
+) -> Teacher:
     """The catalogue model of a checkpoint as a teacher: `soft_targets` of a batch.
 
     Args:
@@ -675,6 +682,7 @@ def load_teacher(path: str | Path, table: SidTable, trie: Trie, events: tuple[st
         table: SIDs of the student.
         trie: Trie of these SIDs in the student's tokens.
         events: Events that the student reads, by their numbers in a batch; none if it reads none.
+        context: Request features whose codes a batch has; those of the teacher that are not among them are unknown.
 
     Raises:
         ArtefactError: If it was trained on other SIDs.
@@ -692,7 +700,14 @@ def load_teacher(path: str | Path, table: SidTable, trie: Trie, events: tuple[st
             f"{', '.join(events)}. Train the teacher on the same corpus, or set events to false."
         )
     model.requires_grad_(False)
-    return partial(soft_targets, model, trie)
+    columns = [context.index(of) if of in context else len(context) for of in bundle.wording.context]
+
+    def query(batch: Mapping[str, torch.Tensor]) -> SoftTargets:
+        codes = batch["contexts"]  # of no feature at all where no example has any
+        codes = torch.nn.functional.pad(codes, (0, 1 + len(context) - codes.shape[1]))
+        return soft_targets(model, trie, {**batch, "contexts": codes[:, columns]})
+
+    return query
 
 
 def training_log(history: Sequence[Mapping[str, Any]]) -> str:

@@ -16,16 +16,24 @@ from minionerec.core.artefacts import fingerprint, is_artefact, own_corpus
 from minionerec.core.errors import ArtefactError
 from minionerec.core.paths import input_path
 from minionerec.core.remote import local_path, look_again
-from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.contexts import OF_TIMES, UNKNOWN, RequestFeature
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import SessionClock
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.items import CHOICE, CatalogueItems
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
-from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking, context_used
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking, context_used, features_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
-from minionerec.recommend.requests import LONGER, Answer, Recommended, Request, RequestError, as_ids, plain_time
+from minionerec.recommend.requests import (
+    LONGER,
+    Answer,
+    Recommended,
+    Request,
+    RequestError,
+    as_ids,
+    name_shown,
+    plain_time,
+)
 
 BEAMS = 50
 """Minimum number of beams of a language model."""
@@ -40,7 +48,7 @@ class Recommender:
         name: Name of the model.
         version: Identifies the model and its catalogue.
         max_history: Items of a history that the ranker reads, the newest.
-        clock: Derives session contexts from times; None where the ranker reads none, or nothing is derived.
+        features: Request features that the ranker reads.
         event_names: Events by the numbers that the ranker reads.
 
     Example:
@@ -56,11 +64,11 @@ class Recommender:
         name: str,
         version: str,
         max_history: int,
-        clock: SessionClock | None = None,
+        features: Sequence[RequestFeature] = (),
         event_names: Sequence[str] = (),
     ):
         self.ranker, self.items, self.name, self.version, self.max_history = ranker, items, name, version, max_history
-        self.clock, self.event_names = clock, tuple(event_names)
+        self.features, self.event_names = tuple(features), tuple(event_names)
         self.sids: Sequence[str] | None = ranker.table.sids if isinstance(ranker, LanguageRanker) else None
         self._lift = ranker.bonus_of_items if isinstance(ranker, LanguageRanker) else None
 
@@ -107,7 +115,7 @@ class Recommender:
         version = _version(path, folder)
         if version != begun:
             raise ArtefactError(f"{path}: it or its corpus was replaced while it was read. Load it again.")
-        given = name, version, data.max_history, _clock(ranker, data), data.event_names
+        given = name, version, data.max_history, features_used(ranker, data), data.event_names
         return cls(ranker, CatalogueItems.of(data), *given)
 
     @classmethod
@@ -125,7 +133,7 @@ class Recommender:
             corpus: The corpus.
             name: Its name and version.
         """
-        given = name, name, corpus.max_history, _clock(ranker, corpus), corpus.event_names
+        given = name, name, corpus.max_history, features_used(ranker, corpus), corpus.event_names
         return cls(ranker, CatalogueItems.of(corpus), *given)
 
     def recommend(self, history: Collection[str | int], k: int = 10, **more: Any) -> Answer:
@@ -164,11 +172,11 @@ class Recommender:
             )
         ]
 
-    def listed(self, requests: Sequence[Request]) -> tuple[Ranking, list[tuple[str, ...]], list[str]]:
+    def listed(self, requests: Sequence[Request]) -> tuple[Ranking, list[tuple[str, ...]], list[dict[str, str]]]:
         """Answers to any requests in item indices; see `answer`.
 
         Returns:
-            The lists; and of each request the unknown ids, and the session context that the model was given.
+            The lists; and of each request the unknown ids, and the request features that the model was given.
 
         Raises:
             RequestError: If a request is invalid, with the field of the first.
@@ -186,8 +194,10 @@ class Recommender:
                 items[index], scores[index] = ranking.items[row][:most], ranking.scores[row][:most]
                 if requests[index].is_rearranged:
                     items[index], scores[index] = self._rearranged(requests[index], items[index], scores[index])
-        given = [query.session_context for query, *_ in understood]
-        contexts = [SESSION_CONTEXTS[UNKNOWN if own is None else int(own[0])] for own in given]
+        contexts = [
+            {feature.name: feature.names[int(query.context[feature.name][0])] for feature in self.features}
+            for query, *_ in understood
+        ]
         return Ranking(items, scores), [unknown for *_, unknown in understood], contexts
 
     def _boosts(self, request: Request, items: Sequence[int]) -> np.ndarray:
@@ -267,7 +277,7 @@ class Recommender:
         """
         missing: dict[str, None] = {}
         history = self._indices(request.history, "history", request.unknown, missing)
-        context = self._session_context(request)
+        context = self._context(request)
         self._check_columns(request)
         mask = self.items.mask(request.where) if request.where else None
         if request.only is not None:
@@ -309,26 +319,37 @@ class Recommender:
         if request.boost and self.sids is None:
             raise RequestError("boost", "multiplies probabilities, which this model does not have. Leave it out.")
 
-    def _session_context(self, request: Request) -> np.ndarray:
-        """The session context of a request: int8 (1,), an index into `SESSION_CONTEXTS`.
+    def _context(self, request: Request) -> dict[str, np.ndarray]:
+        """The codes of a request's features, each int16 (1,), by name.
 
-        It is derived from the time of the newest item of the history that the model reads, as in training.
+        What it does not give is derived from the time of the newest item of the history that the model reads, as in
+        training, and from its own.
+
+        Raises:
+            RequestError: If it names no feature, gives an impossible value, or its times are invalid.
         """
-        name = request.session_context
-        context = SESSION_CONTEXTS.index(name)
-        if context != UNKNOWN and "session_context" not in self.context:
-            raise RequestError(
-                "session_context",
-                f"is {name!r}, but this model was trained without session context. Leave it out, or take one trained "
-                "with it.",
-            )
-        if request.times is not None:
+        given = request.context or {}
+        known = dict.fromkeys([*OF_TIMES, *(feature.name for feature in self.features)])
+        for name in given:
+            if name not in known:
+                raise RequestError(f"context.{name_shown(name)}", f"is unknown; expected {', '.join(known)}.")
+        codes, newest, now = dict[str, np.ndarray](), None, None
+        if request.now is not None:
             seconds, now = request.seconds()
-            known = [index for index, item in enumerate(request.history) if self.items.index(item) is not None]
-            newest = seconds[known[-1]] if known else None
-            if context == UNKNOWN and self.clock is not None and newest is not None:
-                context = self.clock.context(newest, now)
-        return np.array([context], dtype=np.int8)
+            pairs = zip(request.history, seconds, strict=False)  # without times there are no pairs
+            times = [time for item, time in pairs if self.items.index(item) is not None]
+            newest = times[-1] if times else None
+        for feature in self.features:
+            value, code = given.get(feature.name), UNKNOWN
+            if value is not None:
+                try:
+                    code = feature.code(value)
+                except ValueError as error:
+                    raise RequestError(f"context.{feature.name}", f"is {request.shown(value)}; {error}.") from None
+            if code == UNKNOWN and now is not None:
+                code = feature.of_request(newest, now)
+            codes[feature.name] = np.array([code], dtype=np.int16)
+        return codes
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
         """Item indices of ids; unknown ids go to `missing`."""
@@ -380,11 +401,6 @@ def _as_times(times: Any) -> Any:
     if isinstance(times, str | bytes | Mapping) or not isinstance(times, Iterable):
         return plain_time(times)
     return [plain_time(each) for each in times]
-
-
-def _clock(ranker: Ranker, corpus: Corpus) -> SessionClock | None:
-    """The clock of a ranker that reads session contexts."""
-    return SessionClock.of(corpus) if "session_context" in context_used(ranker) else None
 
 
 def _version(path: str | os.PathLike[str], corpus: Path) -> str:

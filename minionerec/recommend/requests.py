@@ -117,6 +117,7 @@ _ID = Annotated[str, expected("an item id: a text or a whole number")]
 Ids = Annotated[Collection[str], list_of(_ID, before=as_ids)]
 TIME = "an ISO date such as 2018-11-05T12:30:00, or a number of seconds since 1970"
 Names = Annotated[Collection[str], list_of(Annotated[str, expected("the name of a column")])]
+_Value = Annotated[str | int | float | None, expected("a name or a number")]
 _Event = Annotated[str, expected("the name of an event")]
 Factor = Annotated[float, Field(gt=0, le=1e6), expected("a number above 0, at most 1000000")]
 Share = Annotated[float, Field(ge=0, le=1), expected("a number from 0 to 1")]
@@ -138,14 +139,15 @@ class Request:
             of which one must hold ({"department": ["Tea", "Ink"]}), or bounds ({"price": {"at_least": 1, "at_most":
             20}}). An item without a value in the column meets none.
         unknown: "skip" ignores unknown ids and lists them in the answer; "refuse" raises.
-        session_context: The session context, for models that were conditioned on it in training: "same" where the next
-            item is wanted in the session of the history's newest item; "later" in a later one. "unknown" is taken by
-            every model; then it is derived from `times` and `now`, where these are given. With an empty history it is
-            ignored.
+        context: Values of request features by name, for models that were conditioned on them in training: of `gap` the
+            time since the history's newest item, as a number of seconds or a name ("same"); of `hour` 0 to 23, in UTC;
+            of `weekday` 0 (Monday) to 6, or a name ("Tuesday"). What it lacks, or has as "unknown", is derived from
+            `times` and `now`, where these are given. Features that the model does not read are ignored, and with an
+            empty history the gap.
         times: When the items of the history were chosen, one time for each, None where it is not known: all ISO dates,
             in UTC where they have no zone, or all numbers: seconds, milli-, micro- or nanoseconds since 1970. None
             where nothing is known.
-        now: The time of the request, in the form of `times`, with which it is given.
+        now: The time of the request, in the form of `times`; alone it gives hour and weekday.
         events: The event of each item of the history, such as "view", None where it is not known; an event that the
             model does not know is as one that is not known. None where nothing is known.
         columns: Columns of the items table that the answer has for each item.
@@ -180,23 +182,25 @@ class Request:
         Literal["skip", "refuse"],
         Field(description="whether unknown ids are skipped and reported, or refused"),
     ] = "skip"
-    session_context: Annotated[
-        Literal["unknown", "same", "later"],
+    context: Annotated[
+        Mapping[str, _Value] | None,
         Field(
-            description="session context: same, in the session of the newest item; later, in a later "
-            "session; a model that was not conditioned on it in training takes unknown alone, see "
-            "session_contexts of GET /v1/model"
+            description="values of request features by name, see context of GET /v1/model: gap (seconds since the "
+            "newest item, or a name), hour (0 to 23, UTC), weekday (0, Monday, to 6, or a name); what the model does "
+            "not read is ignored"
         ),
-    ] = "unknown"
+    ] = None
     times: Annotated[
         Annotated[Collection[Any], list_of(Time | None)] | None,
         Field(
             description="when the items of the history were chosen, one time for each, null where it is not known: all "
-            "ISO dates, or all numbers of seconds since 1970; with now, the session context is derived from them where "
-            "it is not given"
+            "ISO dates, or all numbers of seconds since 1970; with now, request features are derived from them where "
+            "context lacks them"
         ),
     ] = None
-    now: Annotated[Time | None, Field(description="the time of the request, in the form of times")] = None
+    now: Annotated[
+        Time | None, Field(description="the time of the request, in the form of times; alone it gives hour and weekday")
+    ] = None
     events: Annotated[
         Annotated[Collection[Any], list_of(_Event | None)] | None,
         Field(description="the event of each item of the history, such as view, null where it is not known"),
@@ -227,9 +231,8 @@ class Request:
             checked: Self = handler(value)
         except ValidationError as error:
             raise cls._error(error) from None
-        if (checked.times is None) != (checked.now is None):
-            missing, other = ("now", "times") if checked.now is None else ("times", "now")
-            raise RequestError(missing, f"is missing, but {other} is given; give both, or neither.")
+        if checked.times is not None and checked.now is None:
+            raise RequestError("now", "is missing, but times is given; give it too, or leave times out.")
         if checked.times is not None and len(checked.times) != len(checked.history):
             raise RequestError(
                 "times",
@@ -255,7 +258,7 @@ class Request:
         return shown(value)
 
     def seconds(self) -> tuple[list[int | None], int]:
-        """`times` and `now`, which are given, read as `prepare-data` reads times.
+        """`times` and `now`, which is given, read as `prepare-data` reads times.
 
         Returns:
             Seconds since 1970 of each item of the history, None where its time is not known; and of the request.
@@ -327,14 +330,18 @@ class Request:
             if kind in ("list_type", "is_instance_of"):
                 words = f"a list of {_NOUNS.get(name, 'item ids')}"
             elif kind in ("dict_type", "mapping_type"):
-                words = "an object of columns and conditions"
+                words = f"an object of {'request features' if name == 'context' else 'columns'} and {_NOUNS.get(name)}"
             message = f"is {'unknown' if key else cls.shown(given)}; expected {words}."
         return RequestError("".join(path), message)
 
 
-_NOUNS = {"where": "conditions", "times": "times", "events": "events", "columns": "names of columns"} | dict.fromkeys(
-    ("boost", "at_most"), "conditions"
-)
+_NOUNS = {
+    "context": "values",
+    "where": "conditions",
+    "times": "times",
+    "events": "events",
+    "columns": "names of columns",
+} | dict.fromkeys(("boost", "at_most"), "conditions")
 
 
 class Recommended(NamedTuple):
@@ -367,10 +374,10 @@ class Answer:
     Attributes:
         items: The best items that may be listed, best first: k of them, or all if fewer.
         unknown: Unknown ids of the history, `only` and `without`, in this order, without duplicates.
-        session_context: The session context that the model was given: that of the request, or one derived from its
-            times.
+        context: Request features that the model was given, name → name of the value: those of the request, or derived
+            from its times; "unknown" for those that it reads beside.
     """
 
     items: tuple[Recommended, ...]
     unknown: tuple[str, ...]
-    session_context: str
+    context: Mapping[str, str]

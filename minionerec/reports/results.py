@@ -16,10 +16,9 @@ from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_examples
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import corpus_contexts
 from minionerec.data.slices import example_slices
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
-from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, labelled, length_of_lists
+from minionerec.metrics.predictions import FILE, Predictions, length_of_lists
 from minionerec.metrics.ranked import KIND
 from minionerec.metrics.ranking import check_ks, sid_ranks
 from minionerec.metrics.results import (
@@ -34,11 +33,11 @@ from minionerec.metrics.results import (
 )
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MANY
-from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists, read_chosen
+from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists
 from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FILE
 from minionerec.recommend.rankers.baselines import RECENT, Chosen, make_baselines
-from minionerec.recommend.rankers.lists import rank_rows, split_queries
-from minionerec.recommend.rankers.protocol import CONTEXT, Allowed
+from minionerec.recommend.rankers.lists import rank_rows
+from minionerec.recommend.rankers.protocol import Allowed
 from minionerec.reports.reference import PublishedGap, Reference, ReferenceRow, gaps_to, stated_reading
 from minionerec.reports.runs import RunSetting
 from minionerec.reports.trainings import Effort, Lineage, StageFacts, Training, trace
@@ -224,22 +223,19 @@ def baselines_of(
     runs: Sequence[RunSetting],
     examples: EvaluationSet,
     ks: Sequence[int],
-    contexts: np.ndarray | None = None,
 ) -> tuple[dict[str, RecommenderResults], Chosen]:
     """The baselines, read from one of the evaluations or computed, with seen items masked as in the protocol.
 
-    Lists of an evaluation are reused if corpus, examples, SIDs and inputs are the same, they are long enough, and
-    nothing is masked.
+    Lists of an evaluation are reused if corpus, examples and SIDs are the same, they are long enough, and nothing is
+    masked.
 
     Args:
         runs: The recommenders of the page.
         examples: The examples.
         ks: Cutoffs, ascending.
-        contexts: Session contexts of the validation examples (`minionerec.data.session.corpus_contexts`) for baselines
-            that are given the session context; None for baselines without it.
 
     Returns:
-        Name with inputs → results of each baseline; and the constants of the baselines.
+        Name → results of each baseline; and the constants of the baselines.
 
     Raises:
         ArtefactError: If the file of an evaluation cannot be read.
@@ -251,29 +247,26 @@ def baselines_of(
     if examples.protocol.name == ROWS and not masked:
         corpus = fingerprint(examples.source)
         paths_of_runs = (path for run in runs for path in run.runs)
-        given = contexts is not None
-        path = next((path for path in paths_of_runs if _has_baselines(path, corpus, examples, reach, given)), None)
+        path = next((path for path in paths_of_runs if _has_baselines(path, corpus, examples, reach)), None)
         stored = None if path is None else read_baseline_lists(path, rows, examples.n_items, reach, table)
     if stored is None:
         allowed = Allowed.leaving_out(rows.seen, examples.n_items) if masked else None
-        chosen, rankers = make_baselines(examples.data, table, masked=masked, contexts=contexts)
-        queries = split_queries(rows, CONTEXT) if chosen.given else None
+        chosen, rankers = make_baselines(examples.data, table, masked=masked)
         lists = {
-            name: rank_rows(ranker, rows, reach, examples.n_items, table=table, allowed=allowed, queries=queries)
+            name: rank_rows(ranker, rows, reach, examples.n_items, table=table, allowed=allowed)
             for name, ranker in progress(rankers.items(), "ranking by baselines", len(rankers), unit="baselines")
             if not (masked and name == RECENT)
         }
         stored = lists, chosen
-    named = {labelled(name, predictions.given or ()): predictions for name, predictions in stored[0].items()}
     baselines = {
         name: replace(RecommenderResults.from_lists(name, predictions, list_length), kept_length=list_length)
-        for name, predictions in named.items()
+        for name, predictions in stored[0].items()
     }
     return baselines, stored[1]
 
 
-def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int, given: bool) -> bool:
-    """Whether an evaluation has baseline lists of this corpus, split, SIDs, length and inputs."""
+def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int) -> bool:
+    """Whether an evaluation has baseline lists of this corpus, split, SIDs and length."""
     manifest = read_manifest(path, KIND)
     counts = manifest["counts"]
     return (
@@ -283,7 +276,6 @@ def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int,
         and counts.get("sid_table") == (None if examples.table is None else examples.table.fingerprint)
         and type(counts.get("beams")) is int
         and counts["beams"] >= reach
-        and bool(read_chosen(path).by_context) == given
     )
 
 
@@ -293,8 +285,7 @@ class PageResults(Results):
 
     Attributes:
         examples: The examples.
-        baselines: Names of the baselines, with their inputs. If only some recommenders were given the session context,
-            there are baselines with and without it.
+        baselines: Names of the baselines.
         chosen: Constants and validation metrics of the baselines.
         headline: The metric that ranks recommenders.
         reference: Published results; None without.
@@ -532,14 +523,7 @@ def read_results(
     if headline not in metrics:
         raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
     ks = sorted({int(name.partition("@")[2]) for name in metrics})
-    given = [SESSION_CONTEXT in recommender.given for recommender in recommenders]
-    contexts = corpus_contexts(examples.data, "valid") if any(given) else np.zeros(0)
-    baselines, chosen = dict[str, RecommenderResults](), None
-    if not (all(given) and contexts.any()):
-        baselines, chosen = baselines_of(runs, examples, ks)
-    if contexts.any():
-        conditioned, chosen = baselines_of(runs, examples, ks, contexts)
-        baselines |= conditioned
+    baselines, chosen = baselines_of(runs, examples, ks)
     # A recommender replaces the baseline of its name.
     baselines = {name: recommender for name, recommender in baselines.items() if name not in named}
     groups = example_slices(examples.data, examples.rows, split)

@@ -9,6 +9,7 @@ import numpy as np
 from minionerec.core.artefacts import artefact_fingerprint, file_sha256, source_manifests
 from minionerec.core.records import duration
 from minionerec.data.protocols import ROWS
+from minionerec.metrics.predictions import baselines_lack
 from minionerec.metrics.ranking import item_ranks
 from minionerec.metrics.results import FEWEST, Slice
 from minionerec.metrics.statistics import Estimate
@@ -134,6 +135,9 @@ def measured(results: PageResults) -> Section:
             "A SID-level hit is the target's semantic ID: items that share an ID count for one another. An item-level "
             "hit is the target itself; items that share an ID are ranked by popularity in training, then by item id."
         )
+    given = dict.fromkeys(one for recommender in results.recommenders.values() for one in recommender.given)
+    if given and results.baselines:
+        note += f" {baselines_lack(list(given))}"
     lines = [list(line) for line in _facts(results)]
     return Section("Evaluation setup", [Table(["", ""], lines, text_columns=2), note])
 

@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 
 from minionerec.data.slices import LATER, WHOSE
-from minionerec.metrics.predictions import SESSION_CONTEXT, labelled
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports.cells import quoted, signed, signed_percent, with_interval
 from minionerec.reports.reference import PublishedGap, spread
 from minionerec.reports.results import PageResults
 
-_BASELINES = {given: [labelled(name, given) for name in NAMES] for given in ((), (SESSION_CONTEXT,))}
-"""Inputs besides the history → names of the baselines on pages."""
 _SMALL = 0.05  # share of examples below which a slice is not reported
 _ALL_INTERVALS = 4  # recommenders up to which differences are shown with intervals
 
@@ -47,12 +44,8 @@ def _best(results: PageResults) -> list[str]:
 def _best_two(results: PageResults) -> tuple[str | None, str | None]:
     """Names of the best trained recommender and the best baseline; None if there is none."""
     ranked = results.ranked
-    trained = next((name for name in ranked if not _is_baseline(name)), None)
-    return trained, next((name for name in ranked if _is_baseline(name)), None)
-
-
-def _is_baseline(name: str) -> bool:
-    return any(name in names for names in _BASELINES.values())
+    trained = next((name for name in ranked if name not in NAMES), None)
+    return trained, next((name for name in ranked if name in NAMES), None)
 
 
 def _not_ahead(results: PageResults, where: str, trained: str | None, baseline: str | None) -> list[str]:
@@ -68,24 +61,15 @@ def _not_ahead(results: PageResults, where: str, trained: str | None, baseline: 
 
 
 def _against_baselines(results: PageResults) -> list[str]:
-    """Sentences that compare recommenders with the strongest baseline of equal inputs, by validation if available."""
-    known_by_inputs = {given: [name for name in results.ranked if name in names] for given, names in _BASELINES.items()}
-    several = all(known_by_inputs.values())
-    sentences = []
-    for given, known in known_by_inputs.items():
-        if not known:
-            continue
-        best = None if results.chosen is None else results.chosen.strongest_of(given)
-        chosen = labelled(best, given) if best else None
-        strongest = chosen if chosen in known else known[0]
-        where = "validation" if chosen in known else "these examples (no validation results)"
-        names = [
-            name
-            for name in results.without_baselines
-            if not _is_baseline(name) and (not several or results.recommenders[name].given == given)
-        ]
-        sentences += _compared(results, names, strongest, f"the strongest baseline on {where}")
-    return sentences
+    """Sentence that compares recommenders with the strongest baseline, by validation if available."""
+    known = [name for name in results.ranked if name in NAMES]
+    if not known:
+        return []
+    chosen = None if results.chosen is None else results.chosen.strongest
+    strongest = chosen if chosen in known else known[0]
+    where = "validation" if chosen in known else "these examples (no validation results)"
+    names = [name for name in results.without_baselines if name not in NAMES]
+    return _compared(results, names, strongest, f"the strongest baseline on {where}")
 
 
 def _compared(results: PageResults, names: Sequence[str], other: str, what: str) -> list[str]:
@@ -179,7 +163,7 @@ def _kept_start(results: PageResults) -> list[str]:
 
 def _called(name: str) -> str:
     """Name of a recommender in a sentence, marked if it is a baseline."""
-    return f"the baseline {quoted(name)}" if _is_baseline(name) else quoted(name)
+    return f"the baseline {quoted(name)}" if name in NAMES else quoted(name)
 
 
 def _sentence(text: str) -> str:

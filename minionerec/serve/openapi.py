@@ -12,7 +12,6 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 
 from minionerec import __version__
-from minionerec.data.contexts import SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.requests import Recommended
 from minionerec.serve.config import Limits
 from minionerec.serve.models import Served
@@ -80,8 +79,8 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         limits: The limits of one call.
     """
     unknown = {**_list(_TEXT), "description": "unknown ids of the request"}
-    context = {"enum": list(SESSION_CONTEXTS), "description": "given to the model, or derived from times and now"}
-    lists = {"items": _list(_ref("Recommended")), "unknown": unknown, "session_context": context}
+    context = {"type": "object", "description": "values of request features that the model was given, by name"}
+    lists = {"items": _list(_ref("Recommended")), "unknown": unknown, "context": context}
     model = {"model": _ref("Model")}
     hints = get_type_hints(Recommended, include_extras=True)
     recommended = {name: _untitled(TypeAdapter(hint).json_schema()) for name, hint in hints.items()}
@@ -129,7 +128,7 @@ def operations(served: Served | None) -> dict[tuple[str, str], Schema]:
         served: The model for examples; these are empty without one.
     """
     request: Schema = {"history": [], "k": 3}
-    one: Schema = {"items": [], "unknown": [], "session_context": SESSION_CONTEXTS[UNKNOWN]}
+    one: Schema = {"items": [], "unknown": [], "context": {}}
     model = _NO_MODEL
     if served is not None:
         query, answer = served.example
@@ -186,11 +185,11 @@ def _reading(one: Schema, model: Schema) -> dict[tuple[str, str], Schema]:
             },
         },
         ("get", "/v1/model"): {
-            "summary": "The model in service, what its items can be filtered by, which events and session contexts it "
-            "reads, the unit of time that they are derived by, and the limits of a call.",
+            "summary": "The model in service, what its items can be filtered by, which events and request features it "
+            "reads, and the limits of a call.",
             "responses": {
                 "200": _gives(
-                    "name, version, items, filters, events, session_contexts, session_unit, limits",
+                    "name, version, items, filters, events, context, limits",
                     model={**model, "items": len(items)},
                 ),
                 **_errors(401, 503),

@@ -222,6 +222,7 @@ def limited(limits: Limits) -> type[Request]:
     ]
     name: Any = Annotated[text, expected("the name of a column")]
     event: Any = Annotated[text, expected("the name of an event")]
+    code: Any = Annotated[text | int | float | None, expected("a name or a number")]
     columns: Any = dict[name, condition]
     factors: Any = Annotated[dict[text, Factor], Field(min_length=1, max_length=limits.max_list)]
     narrower: dict[str, Any] = {
@@ -230,6 +231,7 @@ def limited(limits: Limits) -> type[Request]:
         "only": Annotated[Collection[str], list_of(item_id, limits.max_list)] | None,
         "without": Annotated[Collection[str], list_of(item_id, limits.max_list)],
         "where": Annotated[columns, Field(max_length=_MAX_CONDITIONS)] | None,
+        "context": Annotated[dict[text, code], Field(max_length=_MAX_CONDITIONS)] | None,
         "times": Annotated[Collection[Any], list_of(Time | None, limits.max_history)] | None,
         "events": Annotated[Collection[Any], list_of(event | None, limits.max_history)] | None,
         "columns": Annotated[Collection[str], list_of(name, _MAX_CONDITIONS)],

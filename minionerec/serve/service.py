@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import MinioneRecError
-from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request, RequestError, name_shown
 from minionerec.serve.batching import Batcher, CallOutcome
 from minionerec.serve.config import Limits
@@ -111,13 +110,14 @@ class Service:
         """`GET /v1/model`."""
         served = self._served()
         shown_model = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
-        contexts = SESSION_CONTEXTS if "session_context" in served.recommender.context else SESSION_CONTEXTS[:1]
-        clock = served.recommender.clock
+        context = [
+            {"name": feature.name, "values": feature.values, "from_times": feature.unit > 0}
+            for feature in served.recommender.features
+        ]
         events = served.recommender.event_names if "events" in served.recommender.context else ()
         about = {
             "events": events,
-            "session_contexts": contexts,
-            "session_unit": clock and clock.unit,
+            "context": context,
             "limits": asdict(self.limits),
         }
         return 200, to_json(shown_model | about)

@@ -27,7 +27,7 @@ def answered(answer: Answer) -> dict[str, Any]:
         {**item._asdict(), "score": number(item.score), "probability": number(item.probability)}
         for item in answer.items
     ]
-    return {"items": items, "unknown": list(answer.unknown), "session_context": answer.session_context}
+    return {"items": items, "unknown": list(answer.unknown), "context": dict(answer.context)}
 
 
 def described(items: CatalogueItems, indices: Sequence[int]) -> list[dict[str, Any]]:

@@ -35,8 +35,8 @@ WindowParts = Callable[[], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]
 """Iterates from the beginning over histories, labels and weights of training windows, (W, H), some windows at a time
 (`minionerec.training.catalogue.windows.window_parts`, `corpus_parts`)."""
 Score = Callable[[np.ndarray, np.ndarray], tuple[torch.Tensor, torch.Tensor | None]]
-"""A model's log-probabilities after held-out examples: takes their numbers and session contexts, int64 (E,) each, and
-returns float32 (E, N) and which SIDs the model has scored, bool (E, N), None for all."""
+"""A model's log-probabilities after held-out examples: takes their numbers, int64 (E,), and codes of request features,
+int64 (E, F), and returns float32 (E, N) and which SIDs the model has scored, bool (E, N), None for all."""
 
 HALF_LIVES = (0.1, 0.01)
 """Half-lives of the two popularities, as shares of all training targets."""
@@ -168,9 +168,9 @@ class _Heldout:
         numbers: int64 (R,), which examples, of all that are held out; each `rounds` times.
         histories: int64 (R, T), numbers of SIDs from 1, padded with 0 on the right.
         labels: int64 (R, T), number from 1 of the SID after the newest item, elsewhere -100.
-        contexts: int64 (R,), session contexts.
+        contexts: int64 (R, F), codes of request features.
         older: For each example what was seen before its history, numbers from 1; None where nothing is known.
-        rounds: How often each example is there: without, and where it is known with, its session context.
+        rounds: How often each example is there: without, and where the model reads some with, its request features.
     """
 
     numbers: np.ndarray
@@ -184,10 +184,11 @@ class _Heldout:
     def of(cls, heldout: SidWindows, most: int, seed: int) -> "_Heldout":
         """A seeded sample of examples (`held_out_windows`)."""
         numbers = some_rows(len(heldout["labels"]), most, seed)
-        rounds, contexts = 1, np.full(len(numbers), UNKNOWN, dtype=np.int64)
+        rounds, contexts = 1, np.full((len(numbers), 1), UNKNOWN, dtype=np.int64)
         if "contexts" in heldout and len(numbers):
             last = (heldout["labels"][numbers] > 0).argmax(1)
-            contexts = np.concatenate([contexts, heldout["contexts"][numbers, last]]).astype(np.int64)
+            contexts = heldout["contexts"][numbers, last].astype(np.int64)
+            contexts = np.concatenate([np.full_like(contexts, UNKNOWN), contexts])
             numbers, rounds = np.concatenate([numbers, numbers]), 2
         histories, labels = (heldout[name][numbers].astype(np.int64) for name in ("histories", "labels"))
         return cls(
@@ -215,14 +216,12 @@ class _Heldout:
             and the SIDs that the model has scored, bool (R, N), None for all.
         """
         device = experts.weights.device
-        histories, labels, contexts = (
-            torch.from_numpy(values).to(device) for values in (self.histories, self.labels, self.contexts)
-        )
+        histories, labels = (torch.from_numpy(values).to(device) for values in (self.histories, self.labels))
         row, slot = newest_slots(histories)
         log_probs, scored = (None, None) if score is None else score(self.numbers, self.contexts)
         older = None if self.older is None else pad_left([past.tolist() for past in self.older], device)[0]
         terms = torch.stack(list(experts.terms(log_probs, histories, row, slot, older, scored)), 2)
-        return terms, experts.features(histories, row, slot, contexts), labels[row, slot] - 1, scored
+        return terms, experts.features(histories, row, slot), labels[row, slot] - 1, scored
 
 
 class _Candidates:
@@ -327,7 +326,7 @@ class FittedExperts:
         before: NDCG@10 of the examples by the model alone, or by the counts that are used without one.
         after: The same by these weights; where they are fitted, each example by those that were fitted to others.
         typical: (experts,), weights at the mean of the examples' features.
-        gains: float64 (R,), of each example what `after` is the mean of: all without session contexts, then, where
+        gains: float64 (R,), of each example what `after` is the mean of: all without request features, then, where
             these are given, all with them.
     """
 
@@ -359,7 +358,7 @@ def fit_experts(
 
     Args:
         experts: The experts, changed in place; while `score` is asked they select the model alone.
-        heldout: Validation examples, with their session contexts if the model is conditioned on them, and with what
+        heldout: Validation examples, with their request features if the model is conditioned on them, and with what
             is `older` (`minionerec.training.catalogue.windows.older_sids`).
         score: The model, on the device of the experts; None for experts alone.
         seed: Of the choice of examples.

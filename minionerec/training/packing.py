@@ -460,10 +460,10 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
 
     Returns:
         `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of examples that a teacher is queried
-        about; `rows` and `slots` int64 (P,), history and position in it before each target; `contexts` int64 (P,), the
-        session context of each; `events` int64 (R, H), the event of each SID of `histories`, from 1, 0 where unknown;
-        `levels` int64 (N,), for each labelled token of all examples the position
-        in its target's completion, -1 where no teacher applies. The tokens of a target follow one another, and
+        about; `rows` and `slots` int64 (P,), history and position in it before each target; `contexts` int64 (P, F),
+        the codes of request features of each; `events` int64 (R, H), the event of each SID of `histories`, from 1, 0
+        where unknown; `levels` int64 (N,), for each labelled token of all examples the position in its target's
+        completion, -1 where no teacher applies. The tokens of a target follow one another, and
         targets are in the order of `rows` and `slots`.
     """
     distilled = [example for example in examples if max(example["slots"], default=-1) >= 0]
@@ -476,13 +476,14 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
         if known_events := example.get("events"):
             row_events[: len(known_events)] = torch.tensor(known_events)
     positions = [(row, slot) for row, example in enumerate(distilled) for slot in example["slots"] if slot >= 0]
-    known = [example.get("contexts") or [UNKNOWN] * len(example["slots"]) for example in distilled]
-    contexts = [
-        context
-        for example, own in zip(distilled, known, strict=True)
-        for slot, context in zip(example["slots"], own, strict=True)
-        if slot >= 0
-    ]
+    widths = [len(row.get("contexts") or ()) // len(row["slots"]) for row in distilled]
+    contexts = torch.full((len(positions), max(widths, default=0)), UNKNOWN, dtype=torch.long)
+    begin = 0
+    for row, width in zip(distilled, widths, strict=True):
+        codes = torch.tensor(row.get("contexts") or (), dtype=torch.long).view(len(row["slots"]), width)
+        codes = codes[torch.tensor(row["slots"]) >= 0]
+        contexts[begin : begin + len(codes), :width] = codes
+        begin += len(codes)
     levels: list[int] = []
     for example in examples:
         count = sum(label >= 0 for label in example["labels"][1:])
@@ -493,7 +494,7 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
         "histories": histories,
         "rows": torch.tensor([row for row, _ in positions], dtype=torch.long),
         "slots": torch.tensor([slot for _, slot in positions], dtype=torch.long),
-        "contexts": torch.tensor(contexts, dtype=torch.long),
+        "contexts": contexts,
         "events": events,
         "levels": torch.tensor(levels, dtype=torch.long),
     }

@@ -9,13 +9,13 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.contexts import UNKNOWN, context_codes
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import ranges
-from minionerec.data.session import row_contexts
 from minionerec.data.windows import FlatWindows, recency_weights, varied_windows
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.session import HIDDEN_SHARE
+from minionerec.models.nn.context import HIDDEN_SHARE
 from minionerec.models.prompts.examples import (
     LONGEST_COMPLETION,
     ExampleBuilder,
@@ -53,8 +53,7 @@ weights: Weight of each label's loss, as many; 1 where there is no label.
 histories: A teacher's history of each: SID numbers from 1, the oldest first; empty where it does not apply.
 slots: For each SID among the example's labels, in their order, the index in the history of the item before it; -1 where
     there is none, and no teacher is queried; empty where no label is an SID of one.
-contexts: For each of those SIDs the session context that a teacher is given, an index into
-    `minionerec.data.contexts.SESSION_CONTEXTS`; empty where none is.
+contexts: For each of those SIDs the codes of the request features that the prompt gives; empty where there are none.
 events: The event of each SID of such a history, from 1 by the wording's events, 0 where unknown; empty where none is
     given.
 prompts: Token ids of each example's prompt by every template, which epochs take in turn from the first on; empty where
@@ -133,10 +132,11 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
             f"all_positions needs a wording whose prompt is the bare history, but {builder.wording.name!r} has "
             f"{ways} prompts. Use wording compact."
         )
-    if builder.uses_session_context:
+    if builder.wording.context:
+        names = ", ".join(feature.name for feature in builder.wording.context)
         raise ConfigError(
-            f"all_positions needs a wording whose prompt is the bare history, but {builder.wording.name!r} says behind "
-            "it when the next item comes. Set all_positions to false, or use wording compact."
+            f"all_positions needs prompts that are the bare history, but context gives {names} behind it. Set "
+            "all_positions to false, or leave context out."
         )
     first = builder.prompt(task, history=[])
     item, event, text = 0, [0] * bool(builder.wording.events), builder.event_texts[0] if task == NEXT_SID else ""
@@ -325,7 +325,12 @@ class SftExamples(ExampleMaker):
         hidden, rows = None, requested.rows
         if rows is not None and self.builder.wording.events:
             hidden = np.random.default_rng(requested.seed).random(requested.count)[requested.positions] < HIDDEN_SHARE
-        made = self.builder.some(requested.task, requested.items, rows, hidden=hidden)
+        contexts = None
+        if rows is not None and self.builder.wording.context:
+            contexts = context_codes(self.builder.wording.context, rows)
+            draws = np.random.default_rng([*requested.seed, 1]).random((requested.count, contexts.shape[1]))
+            contexts[draws[requested.positions] < HIDDEN_SHARE] = UNKNOWN
+        made = self.builder.some(requested.task, requested.items, rows, hidden=hidden, contexts=contexts)
         lists, truncated = tokenise_examples(
             self.tokenizer, made, self.max_prompt_length, requested.seed, requested.positions, requested.count
         )
@@ -341,8 +346,8 @@ class SftExamples(ExampleMaker):
                     (known[events[-kept:]] * (not hides)).tolist()
                     for events, hides in zip(requested.rows.history_events, hidden.tolist(), strict=True)
                 ]
-            if self.builder.uses_session_context:
-                lists["contexts"] = [[context] for context in row_contexts(requested.rows.times, len(made)).tolist()]
+            if contexts is not None:
+                lists["contexts"] = contexts.tolist()
         names = ["input_ids", "labels", "weights"]
         if self.teacher:
             names += ["histories", "slots", *(name for name in ("contexts", "events") if any(lists[name]))]

@@ -31,7 +31,7 @@ COMMANDS = {
     "residual_kmeans": "--items 2000 --width 16 --codes 8 --threads 1 --iterations 3 --json",
     "scale": "--sizes 2000 --folder {folder} --out {output}",
     "sequential_epoch": "--model sasrec --corpus {data}/sequential/LastFM.txt --steps 1 --rows 20 --repeats 1 --json",
-    "session_step": "--sids 300 --hidden 16 --steps 2",
+    "context_step": "--sids 300 --hidden 16 --steps 2",
     "sft_step": f"{SMALL} --vocabulary 4000 --rows 4 --steps 1 --users 4 --repeats 1 --json",
     "sft_step --count=64": f"{SMALL} --vocabulary 4000 --rows 4 --steps 1 --users 4 --json",
     "sids_scale": "--items 2000 --width 16 --fit_rows 0 500 --codes 32 --folder {folder} --out {output}",

@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 import urllib.request
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import torch
 from support.browser import addresses, chromium, complaints, set_screen
 from support.checkpoints import save_checkpoint
 from support.examples import sid_windows
+from support.gaps import GAP
 from support.paths import ROOT
 from support.preloaded import python
 
@@ -95,9 +97,9 @@ def shop(tmp_path_factory):
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "seed": 42}
     windows = sid_windows(corpus, table, 0.0)[0]
     save_checkpoint(new_bundle(corpus, table, windows, **shape), folder / "catalogue")
-    conditioned = new_bundle(corpus, table, windows, session_context=True, **shape)
+    conditioned = new_bundle(corpus, table, windows, context=[replace(GAP, unit=86_400)], **shape)
     for tower in conditioned.model.towers:
-        torch.nn.init.normal_(tower.session_states.shift)
+        torch.nn.init.normal_(tower.context_states.shift)
     save_checkpoint(conditioned, folder / "conditioned")
     return folder
 
@@ -427,39 +429,39 @@ def test_a_view_is_shared_by_its_address(page):
     assert page.history() == ["P001"]
 
 
-def test_a_model_that_knows_session_contexts_is_asked_for_this_session_or_a_later_one(page, shop):
-    page.open("h=P003&session_context=same")  # which this model does not know
-    assert page.listed() == page.expected() and not page.one("#session-contexts").is_displayed()
+def test_a_model_that_reads_request_features_is_given_them(page, shop):
+    page.open('h=P003&context={"gap":"same"}')  # which this model does not read
+    assert page.listed() == page.expected() and not page.one("#context").is_displayed()
     conditioned = Server(shop / "log", "--checkpoint", shop / "conditioned", "--corpus", shop / "corpus")
     conditioned.start()
     try:
         theirs = Page(page.driver, conditioned)
         theirs.open()
-        assert not theirs.one("#session-contexts").is_displayed()  # before anything is chosen there is no context
+        assert not theirs.one("#context").is_displayed()  # before anything is chosen there is no context
         theirs.add("cal pea sug")
         lists = {"unknown": theirs.listed()}
         for context in ("later", "same"):
-            theirs.one(f"#session-contexts [value={context}]").click()
+            theirs.one(f"#features [value={context}]").click()
             theirs.settle()
             lists[context] = theirs.listed()
             tree = conditioned.ask(
-                "/v1/explain", {"history": ["P003"], "exclude_seen": True, "session_context": context}
+                "/v1/explain", {"history": ["P003"], "exclude_seen": True, "context": {"gap": context}}
             )["tree"]
             shown = float(theirs.one("#tree .share").text.strip("<% "))
             assert shown == pytest.approx(100 * tree[0]["probability"], rel=0.06, abs=0.0051)
         for context, found in lists.items():
-            assert found == theirs.expected(session_context=context)
+            assert found == theirs.expected(context={"gap": context})
         assert len({tuple(found) for found in lists.values()}) == 3
-        theirs.one("#session-contexts [value=unknown]").click()
+        theirs.one("#features [value=unknown]").click()
         theirs.settle()
         assert theirs.listed() == lists["unknown"] and not theirs.one("#about-list").is_displayed()
         theirs.run("chosen.value = '2018-11-05T09:30'; chosen.dispatchEvent(new Event('change', { bubbles: true }))")
         theirs.settle()
-        assert theirs.listed() == lists["later"] and "a later visit" in theirs.one("#about-list").text
+        assert theirs.listed() == lists["later"] and "Gap later" in theirs.one("#about-list").text
         theirs.open("h=P003&chosen=2018-11-05T09:30")
         assert theirs.listed() == lists["later"] and theirs.one("#chosen").is_displayed()
-        theirs.open("h=P003&session_context=later")
-        assert theirs.listed() == lists["later"] and theirs.one("#session-contexts [value=later]").is_selected()
+        theirs.open('h=P003&context={"gap":"later"}')
+        assert theirs.listed() == lists["later"] and theirs.one("#features [value=later]").is_selected()
         assert complaints(page.driver) == []
         own = (page.server.url, conditioned.url, "about:", "data:image/svg")  # the browser draws the field of a time
         assert {url for url in addresses(page.driver) if not url.startswith(own)} == set()

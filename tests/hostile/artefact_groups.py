@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -21,13 +22,12 @@ from hostile.page_groups import PAGES
 from hostile.path_groups import PATHS
 from hostile.recipe_groups import RECIPES
 from hostile.table_groups import TABLES
+from support.gaps import GAP, LATER, SAME
 from support.small_shop import make_shop, sign
 
 from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
 from minionerec.core.errors import DataError
-from minionerec.data.contexts import LATER, SAME
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import SessionClock
 from minionerec.metrics.predictions import Predictions
 from minionerec.pipeline.recommend import read_histories
 from minionerec.recommend.rankers.protocol import Queries
@@ -106,8 +106,11 @@ def _strike_histories(rng: Random, clean: Path, folder: Path) -> str:
     return "read"
 
 
+BY_DAY = replace(GAP, unit=86_400)
+
+
 def _check_times(request: Request) -> None:
-    """Each time of a request gives the session context of its day, as far as plain Python reads it."""
+    """Each time of a request gives the gap of its day, as far as plain Python reads it."""
     if request.times is None:
         return
     seconds, now = request.seconds()
@@ -116,7 +119,7 @@ def _check_times(request: Request) -> None:
         holds((time is None) == (second is None), f"{time!r} is {second}")
         days = [_day(time), _day(request.now)]
         if second is not None and None not in days:
-            context = SessionClock(86_400).context(second, now)
+            context = BY_DAY.of_request(second, now)
             holds(context == (SAME if days[0] == days[1] else LATER), f"{time!r} and {request.now!r} are {context}")
 
 
@@ -144,7 +147,7 @@ ODD = ("view", "", 3, -1, 0, 1, 1.5, 1e308, float("inf"), float("nan"), "2", Tru
 
 def _make_request(folder: Path) -> None:
     times = {"times": ["2018-11-05", None, "2018-11-05T09:30:00"], "now": "2018-11-06"}
-    request = {"history": ["i1", "i2", "i9"], "k": 3, "exclude_seen": True, "session_context": "unknown", **times}
+    request = {"history": ["i1", "i2", "i9"], "k": 3, "exclude_seen": True, "context": {"gap": "unknown"}, **times}
     request |= {"events": ["view", None, "purchase"], "columns": ["brand"], "boost": {"brand": {"Acme": 1.2}}}
     request |= {"at_most": {"brand": 2}, "diversity": 0.3}
     seconds = {"times": [1_541_376_000, 1_541_379_600, None], "now": 1_541_380_000}

@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
+from support.gaps import GAP
 from support.serving import IDS, expected, make_recommender
 
-from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.serve.batching import Batcher, answer_each
 from minionerec.serve.metrics import Metrics
@@ -77,12 +77,9 @@ def test_what_comes_while_the_model_works_is_answered_together():
     assert [lists(outcome) for outcome in outcomes] == [[expected([item_id], 3)] for item_id in IDS[1:8]]
 
 
-def test_callers_of_one_batch_keep_their_own_session_contexts(telling):
+def test_callers_of_one_batch_keep_their_own_context(telling):
     recommender = telling
-    requests = [
-        Request(["i3", "i9"], 24, session_context=context)
-        for context in (*SESSION_CONTEXTS, *reversed(SESSION_CONTEXTS))
-    ]
+    requests = [Request(["i3", "i9"], 24, context={"gap": context}) for context in (*GAP.names, *reversed(GAP.names))]
 
     async def play():
         async with Bench(recommender, batch=8, window_s=0.2) as bench:

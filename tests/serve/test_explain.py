@@ -169,8 +169,8 @@ def test_a_change_is_what_asking_again_without_the_item_gives(name, request):
 
 @pytest.mark.parametrize("history", [HISTORY, ["i3"], []])
 @pytest.mark.parametrize("context", ["unknown", "same", "later"])
-def test_a_list_of_a_session_context_is_explained_by_it(telling, history, context):
-    request = Request(history, k=24, session_context=context)
+def test_a_list_of_a_gap_is_explained_by_it(telling, history, context):
+    request = Request(history, k=24, context={"gap": context})
     listed = {item.item_id: item for item in telling.answer([request])[0].items}
     tree, reasons = explain(telling, request)
     leaves = [(node, item_id) for node in flat(tree).values() for item_id in node["items"]]
@@ -178,7 +178,7 @@ def test_a_list_of_a_session_context_is_explained_by_it(telling, history, contex
     for node, item_id in leaves:
         assert node["probability"] == pytest.approx(listed[item_id].probability, rel=1e-4)
     for source in dict.fromkeys(history):
-        left = telling.recommend([one for one in history if one != source], 24, session_context=context).items
+        left = telling.recommend([one for one in history if one != source], 24, context={"gap": context}).items
         for item in left:
             reason = by_kind(reasons, item.item_id, "history")[source]
             assert reason["change"] == pytest.approx(listed[item.item_id].score - item.score, rel=1e-4, abs=1e-4)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request
 from minionerec.serve.config import Limits
 from minionerec.serve.openapi import schemas
@@ -35,7 +34,7 @@ def test_a_full_request_is_read():
         "without": ["c"],
         "where": {"price": {"at_least": 1, "at_most": 2.5}, "department": ["Tea", "Ink"], "in_stock": True},
         "unknown": "refuse",
-        "session_context": "later",
+        "context": {"gap": "later", "hour": 3},
         "times": ["2018-11-05", None],
         "now": 1.5,
         "events": ["view", None],
@@ -56,7 +55,7 @@ def test_a_full_request_is_read():
                 ["c"],
                 body["where"],
                 "refuse",
-                "later",
+                {"gap": "later", "hour": 3},
                 ["2018-11-05", None],
                 1.5,
                 ["view", None],
@@ -130,13 +129,13 @@ def test_a_name_given_twice_is_named():
         ({"exclude_seen": 1}, "exclude_seen", "is 1; expected true or false."),
         ({"unknown": "drop"}, "unknown", 'is \'drop\'; expected "skip" or "refuse".'),
         ({"unknown": []}, "unknown", 'is an empty list; expected "skip" or "refuse".'),
-        ({"session_context": "now"}, "session_context", 'is \'now\'; expected "unknown", "same" or "later".'),
-        ({"session_context": None}, "session_context", 'is null; expected "unknown", "same" or "later".'),
-        ({"session_context": {}}, "session_context", 'is an object; expected "unknown", "same" or "later".'),
+        ({"context": "now"}, "context", "is 'now'; expected an object of request features and values."),
+        ({"context": {"gap": {}}}, "context.gap", "is an object; expected a name or a number."),
+        ({"context": {"gap": True}}, "context.gap", "is true; expected a name or a number."),
         (
-            {"requests": [{}, {"session_context": 1}]},
-            "requests[1].session_context",
-            'is 1; expected "unknown", "same" or "later".',
+            {"requests": [{}, {"context": 1}]},
+            "requests[1].context",
+            "is 1; expected an object of request features and values.",
         ),
         ({"times": 5, "now": 5}, "times", "is 5; expected a list of times."),
         ({"times": [5] * 6, "now": 5}, "times", "has 6 times; at most 5 are allowed."),
@@ -144,8 +143,12 @@ def test_a_name_given_twice_is_named():
         ({"times": [True], "now": 5}, "times[0]", "is true; expected an ISO date such as"),
         ({"times": ["\ud800"], "now": 5}, "times[0]", "is '\\ud800'; expected an ISO date such as"),
         ({"times": [], "now": []}, "now", "is an empty list; expected an ISO date such as"),
-        ({"history": ["a"], "times": [5]}, "now", "is missing, but times is given; give both, or neither."),
-        ({"requests": [{"now": 5}]}, "requests[0].times", "is missing, but now is given; give both, or neither."),
+        ({"history": ["a"], "times": [5]}, "now", "is missing, but times is given; give it too, or leave times out."),
+        (
+            {"requests": [{"times": []}]},
+            "requests[0].now",
+            "is missing, but times is given; give it too, or leave times out.",
+        ),
         (
             {"history": ["a"], "times": [], "now": 5},
             "times",
@@ -231,7 +234,6 @@ def test_the_description_has_the_fields_that_are_read_with_their_limits():
     assert tuple(described) == FIELDS
     assert described["k"]["maximum"] == LIMITS.max_k and described["history"]["maxItems"] == LIMITS.max_history
     assert schemas(LIMITS)["Requests"]["properties"]["requests"]["maxItems"] == LIMITS.max_requests
-    assert described["session_context"]["enum"] == list(SESSION_CONTEXTS)
     empty = read_request({}, LIMITS)
     defaults = {name: field["default"] for name, field in described.items() if "default" in field}
     assert tuple(defaults) == FIELDS

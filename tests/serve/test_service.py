@@ -3,16 +3,16 @@
 import json
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
+from support.gaps import GAP
 from support.paths import ROOT
 from support.serving import IDS, N, expected, fake_service, running, talk
 
 from minionerec import __version__
 from minionerec.core.errors import ConfigError
-from minionerec.data.contexts import SESSION_CONTEXTS
-from minionerec.data.session import SessionClock
 from minionerec.serve import service as service_module
 from minionerec.serve.config import ServeConfig
 from minionerec.serve.guard import REQUESTS
@@ -76,7 +76,7 @@ def test_a_request_and_several_are_answered(make):
     assert set(several) == {"results", "model"} and set(several["results"][0]) == {
         "items",
         "unknown",
-        "session_context",
+        "context",
     }
 
 
@@ -92,13 +92,13 @@ def test_filters_and_unknown_ids_reach_the_model(make):
     assert error(client.post("/v1/recommend", json=wrong))[:2] == (422, "requests[1].where.colour")
 
 
-def test_a_session_context_reaches_the_model_and_the_explanation(make, telling):
+def test_a_gap_reaches_the_model_and_the_explanation(make, telling):
     client = make(recommender=telling)
-    bodies = [{"history": ["i3", "i9"], "k": 24, "session_context": context} for context in SESSION_CONTEXTS]
+    bodies = [{"history": ["i3", "i9"], "k": 24, "context": {"gap": context}} for context in GAP.names]
     several = ask(client, requests=bodies).json()["results"]
     tops = set()
     for body, together in zip(bodies, several, strict=True):
-        wanted = telling.recommend(["i3", "i9"], 24, session_context=body["session_context"]).items
+        wanted = telling.recommend(["i3", "i9"], 24, context=body["context"]).items
         for answer in (ask(client, **body).json(), together):
             found = {item["item_id"]: item["score"] for item in answer["items"]}
             assert found == pytest.approx({item.item_id: item.score for item in wanted}, rel=1e-4, abs=1e-5)
@@ -109,15 +109,17 @@ def test_a_session_context_reaches_the_model_and_the_explanation(make, telling):
         tops.add(round(wanted[0].score, 3))
     assert len(tops) == 3
     assert ask(client, history=["i3", "i9"], k=24).json() == ask(client, **bodies[0]).json()
-    assert client.get("/v1/model").json()["session_contexts"] == list(SESSION_CONTEXTS)
+    assert client.get("/v1/model").json()["context"] == [
+        {"name": "gap", "values": ["same", "later"], "from_times": False}
+    ]
 
 
-def test_times_of_a_request_are_a_session_context_or_a_wrong_field(make, telling, monkeypatch):
-    monkeypatch.setattr(telling, "clock", SessionClock(86_400))
+def test_times_of_a_request_are_a_gap_or_a_wrong_field(make, telling, monkeypatch):
+    monkeypatch.setattr(telling, "features", (replace(GAP, unit=86_400),))
     client = make(recommender=telling)
-    assert client.get("/v1/model").json()["session_unit"] == "day"
+    assert client.get("/v1/model").json()["context"][0]["from_times"]
     wanted = {
-        context: ask(client, history=["i3", "i9"], k=24, session_context=context).json() for context in SESSION_CONTEXTS
+        context: ask(client, history=["i3", "i9"], k=24, context={"gap": context}).json() for context in GAP.names
     }
     times = ["2018-11-01T08:00:00Z", "2018-11-05T08:00:00Z"]
     given = {
@@ -127,29 +129,24 @@ def test_times_of_a_request_are_a_session_context_or_a_wrong_field(make, telling
     }
     for context, body in given.items():
         found = ask(client, history=["i3", "i9"], k=24, **body).json()
-        assert found == wanted[context] and found["session_context"] == context
+        assert found == wanted[context] and found["context"] == {"gap": context}
     wrong = {"history": ["i3", "i9"], "times": times, "now": "2018-11-04"}
     message = "is '2018-11-04', earlier than times[1], '2018-11-05T08:00:00Z'. Give the time of the request."
     assert error(client.post("/v1/recommend", json={"requests": [{}, wrong]})) == (422, "requests[1].now", message)
     assert error(client.post("/v1/explain", json=wrong)) == (422, "now", message)
 
 
-def test_a_session_context_of_a_model_that_knows_none_is_a_wrong_field(make):
+def test_a_model_ignores_features_that_it_does_not_read_and_refuses_unknown_ones(make):
     client = make()
-    about = client.get("/v1/model").json()
-    assert (about["session_contexts"], about["session_unit"]) == (["unknown"], None)
-    assert ids(ask(client, history=["i1"], k=3, session_context="unknown").json()) == expected(["i1"], 3)
-    reported = (
-        "is 'same', but this model was trained without session context. Leave it out, or take one trained with it."
-    )
-    assert error(ask(client, history=["i1"], session_context="same")) == (422, "session_context", reported)
-    assert error(client.post("/v1/explain", json={"history": ["i1"], "session_context": "same"})) == (
-        422,
-        "session_context",
-        reported,
-    )
-    wrong = {"requests": [{"history": ["i1"]}, {"history": ["i1"], "session_context": "same"}]}
-    assert error(client.post("/v1/recommend", json=wrong)) == (422, "requests[1].session_context", reported)
+    assert client.get("/v1/model").json()["context"] == []
+    answer = ask(client, history=["i1"], k=3, context={"gap": "same", "hour": 77}).json()
+    assert ids(answer) == expected(["i1"], 3) and answer["context"] == {}
+    reported = "is unknown; expected gap, hour, weekday."
+    wrong = {"history": ["i1"], "context": {"moon": "full"}}
+    assert error(ask(client, **wrong)) == (422, "context.moon", reported)
+    assert error(client.post("/v1/explain", json=wrong)) == (422, "context.moon", reported)
+    several = {"requests": [{"history": ["i1"]}, wrong]}
+    assert error(client.post("/v1/recommend", json=several)) == (422, "requests[1].context.moon", reported)
 
 
 def test_a_score_that_is_no_number_is_null(make, monkeypatch):

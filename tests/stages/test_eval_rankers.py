@@ -7,21 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.evaluation import config, copy_artefact
+from support.gaps import make_gap_corpus
 from support.runs import recommenders_of
-from support.session import make_session_corpus
 from support.training import TINY, sequential_config
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import corpus_contexts
 from minionerec.metrics.predictions import Predictions
 from minionerec.pipeline.config.reports import ReportConfig
 from minionerec.pipeline.evaluate import run_eval
 from minionerec.pipeline.report import run_report
 from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.recommend.evaluation.baseline_lists import read_chosen
-from minionerec.recommend.rankers.baselines import MIXTURE, NAMES, TRANSITIONS, make_baselines
+from minionerec.recommend.rankers.baselines import MIXTURE, NAMES, make_baselines
 from minionerec.reports import results
 from minionerec.sid.table import SidTable
 
@@ -77,14 +76,13 @@ class rising(Backwards):
         return Ranking([[0, 1]] * len(queries), [[1.0, 2.0]] * len(queries))
 
 class Conditioned:
-    context = frozenset({"session_context"})
+    context = frozenset({"gap"})
 
     def __init__(self, corpus):
         self.n = corpus.n_items
 
     def rank(self, queries, k, allowed=None):
-        contexts = [0] * len(queries) if queries.session_context is None else queries.session_context
-        pairs = zip(queries.histories, contexts)
+        pairs = zip(queries.histories, queries.codes(["gap"])[:, 0].tolist())
         first = [7 if context == 2 else (history[-1] + 1) % self.n for history, context in pairs]
         lists = [[int(item), *(other for other in range(self.n) if other != item)][:k] for item in first]
         return Ranking(lists, [[-float(rank) for rank, _ in enumerate(row)] for row in lists])
@@ -248,57 +246,35 @@ def test_models_that_do_not_fit_are_refused(made, trained, tmp_path):
         run_eval(config(made, checkpoint=output, output=str(tmp_path / "again")))
 
 
-def test_baselines_are_given_the_session_context_where_the_model_is(mine, tmp_path, monkeypatch):
-    make_session_corpus(tmp_path / "corpus", users=300)
+def test_baselines_are_not_given_what_the_model_is(mine, tmp_path, monkeypatch):
+    make_gap_corpus(tmp_path / "corpus", users=300)
     for name, given in (("with", True), ("without", False)):
-        asked = config(tmp_path, ranker="my_own.Conditioned", session_context=given, beams=10, ks=[1, 10], output=name)
+        asked = config(tmp_path, ranker="my_own.Conditioned", context=given, beams=10, ks=[1, 10], output=name)
         run_eval(asked)
-    own, plain = (read_chosen(Path(name)) for name in ("with", "without"))
-    corpus = Corpus.load("corpus")
-    assert own == make_baselines(corpus, contexts=corpus_contexts(corpus, "valid"))[0]
-    assert list(own.by_context) == ["same", "later"]
-    assert plain == make_baselines(corpus)[0] == replace(own, by_context=None)
+    assert read_chosen(Path("with")) == read_chosen(Path("without")) == make_baselines(Corpus.load("corpus"))[0]
     ndcg = {
         name: {of: each["item"]["NDCG@10"][0] for of, each in read_json(f"{name}/metrics.json")["recommenders"].items()}
         for name in ("with", "without")
     }
-    assert ndcg["with"][TRANSITIONS] > ndcg["without"][TRANSITIONS]
-    text = Path("with/metrics.txt").read_text(encoding="utf-8")
-    assert "the baselines are given it as the model is" in text and "session context later: reach" in text
-    assert "session context" not in Path("without/metrics.txt").read_text(encoding="utf-8")
+    own = {name: of.pop("my_own.Conditioned") for name, of in ndcg.items()}
+    assert ndcg["with"] == ndcg["without"] and own["with"] > own["without"]
+    sentence = "The baselines are given the histories alone, without gap."
+    assert sentence in Path("with/metrics.txt").read_text(encoding="utf-8")
+    assert "The baselines are given" not in Path("without/metrics.txt").read_text(encoding="utf-8")
 
     def page(output, **predictions):
-        settings = {"corpus": "corpus", "resamples": 50, "predictions": predictions, "output": output}
-        result = run_report(ReportConfig(**settings))
-        return recommenders_of(output), read_json(f"{output}/metrics.json"), result.text
+        run_report(ReportConfig(corpus="corpus", resamples=50, predictions=predictions, output=output))
+        return recommenders_of(output), (Path(output) / "report.html").read_text(encoding="utf-8")
 
-    names, conditioned = list(NAMES), "model (given session context)"
-    labelled = [f"{name} (given session context)" for name in names]
-    monkeypatch.setattr(results, "make_baselines", None)  # all are taken from the evaluations
-    for predictions, wanted in (
-        ({"model": "with"}, [conditioned, *labelled]),
-        ({"model": "without"}, ["model", *names]),
-        ({"model": "with", "plain": "without"}, [conditioned, "plain", *names, *labelled]),
-    ):
-        found, content, text = page("page", **predictions)
-        assert list(found) == wanted and [name for name in wanted if found[name]["baseline"]] == [
-            name for name in wanted if name in names or name in labelled
-        ]
-        for name in names:
-            for shown, folder in ((name, "without"), (f"{name} (given session context)", "with")):
-                if shown in found:
-                    assert found[shown]["metrics"]["item"]["NDCG@10"]["mean"] == ndcg[folder][name]
-                    assert found[shown]["given"] == (["session context"] if folder == "with" else [])
-        assert content["baseline_constants"] == (own if conditioned in wanted else plain).to_json()
-        beside = [sentence for sentence in content["summary"] if sentence.startswith("Compared with the strongest")]
-        strongest = {kind: f"{of.strongest_of(of.given)}" for kind, of in (("with", own), ("without", plain))}
-        assert len(beside) == len(set(predictions.values()))
-        if "plain" in predictions:
-            assert f'baseline on validation, "{strongest["without"]}": ' in beside[0] and "plain" in beside[0]
-            assert f'"{strongest["with"]} (given session context)": ' in beside[1] and f'"{conditioned}"' in beside[1]
-            assert conditioned not in beside[0] and "plain" not in beside[1]
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "make_baselines", None)  # all are taken from the evaluations
+        for predictions, wanted in (
+            ({"model": "with"}, ["model (given gap)"]),
+            ({"model": "without"}, ["model"]),
+            ({"model": "with", "plain": "without"}, ["model (given gap)", "plain"]),
+        ):
+            found, text = page("page", **predictions)
+            assert list(found) == [*wanted, *NAMES] and (sentence in text) is ("model (given gap)" in wanted)
+            assert not any(found[name]["given"] for name in NAMES)
     monkeypatch.setattr(results, "_has_baselines", lambda *of: False)
-    kept, again = found, page("page", model="with", plain="without")[0]
-    assert again == kept  # a page that ranks by baselines itself has the same
+    assert page("page", model="with", plain="without")[0] == found  # one that ranks by baselines itself has the same

@@ -21,13 +21,13 @@ from support.architectures import small_config, small_model
 from support.checkpoints import save_checkpoint
 from support.commands import command
 from support.evaluation import copy_artefact
+from support.gaps import GAP
 from support.preloaded import python
 from support.training import catalogue_config, make_inputs
 from transformers import AutoModelForCausalLM
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.data.contexts import SESSION_CONTEXTS
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, load_bundle
@@ -102,23 +102,23 @@ def ask_alone(tmp_path, asked):
 
 
 def lists_of(checkpoint, corpus, k, context=None):
-    """What an export's example is asked for the test rows, and the lists of our ranker, given that session context."""
+    """What an export's example is asked for the test rows, and the lists of our ranker, given that gap."""
     bundle, corpus = load_bundle(checkpoint), Corpus.load(corpus)
     histories = corpus.test.histories.tolist()
-    conditioned = None if context is None else [SESSION_CONTEXTS.index(context)] * len(histories)
+    conditioned = {} if context is None else {"gap": np.full(len(histories), GAP.names.index(context))}
     ranking = LanguageRanker(bundle, corpus, Search()).rank(Queries(histories, conditioned), k)
     ids = bundle.table.item_ids
-    more = [] if context is None else [context]
+    more = [] if context is None else [{} if context == "unknown" else {"gap": context}]
     questions = [[[ids[item] for item in row], k, *more] for row in histories]
     return questions, [[ids[item] for item in row] for row in ranking.items]
 
 
-def save_scratch(made, folder, seed, wording="compact", table=None):
+def save_scratch(made, folder, seed, wording="compact", table=None, context=()):
     """A checkpoint that was never trained, of the shop's SIDs unless others are given."""
-    wording, table = load_wording(wording), table or SidTable.load_index(made / "sids")
+    wording, table = replace(load_wording(wording), context=context), table or SidTable.load_index(made / "sids")
     tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
     add_code_tokens(tokenizer, table)
-    if wording.session_context:
+    if wording.context:
         add_wording_tokens(tokenizer, wording.tokens)
     model = scratch_model(tokenizer, seed, hidden_size=32, layers=2, heads=2, kv_heads=1, inner_size=48)
     for parameter in model.parameters():
@@ -136,17 +136,17 @@ class Alone(NamedTuple):
 
 @pytest.fixture(scope="module")
 def alone(made, tmp_path_factory):
-    """Name to an export that was read without the project: of two wordings, and conditioned on session contexts."""
+    """Name to an export that was read without the project: of two wordings, and conditioned on the gap."""
     folder = tmp_path_factory.mktemp("alone")
     prose = {"wording.yaml": load_wording("prose").to_yaml()}
     checkpoints = {"compact": made / "checkpoint", "prose": copy_artefact(made / "checkpoint", folder / "p", **prose)}
-    save_scratch(made, folder / "c", 1, "session_context")
-    checkpoints["session contexts"] = folder / "c"
+    save_scratch(made, folder / "c", 1, context=(GAP,))
+    checkpoints["features"] = folder / "c"
     outputs, asked, wanted = {}, {}, {}
     for name, checkpoint in checkpoints.items():
         path = str(folder / name)
         outputs[name] = run_export(export_config(made, checkpoint=str(checkpoint), output=path)).output
-        contexts = SESSION_CONTEXTS if name == "session contexts" else [None]
+        contexts = GAP.names if name == "features" else [None]
         found = [lists_of(checkpoint, made / "corpus", 5, context) for context in contexts]
         asked[str(outputs[name])] = [question for questions, _ in found for question in questions]
         wanted[name] = [lists for _, lists in found]
@@ -154,7 +154,7 @@ def alone(made, tmp_path_factory):
     return {name: Alone(output, wanted[name], answers[str(output)]) for name, output in outputs.items()}
 
 
-@pytest.mark.parametrize("name", ["compact", "prose", "session contexts"])
+@pytest.mark.parametrize("name", ["compact", "prose", "features"])
 def test_the_files_alone_give_our_lists(alone, name):
     output, wanted, answer = alone[name]
     assert answer["items"] == [row for lists in wanted for row in lists]
@@ -169,28 +169,26 @@ def test_the_files_alone_give_our_lists(alone, name):
         assert example["items"][:1] == items[example["sids"][0]][:1]
 
 
-def test_a_model_that_is_given_session_contexts_is_exported_with_them(alone):
-    output, wanted, _ = alone["session contexts"]
+def test_a_model_that_is_given_request_features_is_exported_with_them(alone):
+    output, wanted, _ = alone["features"]
     assert len({json.dumps(lists) for lists in wanted}) == 3
     about = json.loads((output / "prompts.json").read_text())
-    assert about["session_contexts"] == {"unknown": "", "same": "<|same|>", "later": "<|later|>"}
-    given = [example["session_context"] for example in about["examples"]]
-    assert given == ["unknown", "same", "later", "unknown", "same"]
+    tokens = about["context"]["gap"]
+    assert tokens == {"same": "<gap_1>", "later": "<gap_2>"} and about["context_features"] == [GAP.stored()]
+    given = [example["context"].get("gap") for example in about["examples"]]
+    assert given == [None, "same", "later", None, "same"]
     tokenizer = load_bundle(output.parent / "c").tokenizer
-    for example in about["examples"]:
-        assert example["text"].endswith(">" + about["session_contexts"][example["session_context"]])
-        conditioned = tokenizer.convert_tokens_to_ids([about["session_contexts"][example["session_context"]]])
-        assert example["session_context"] == "unknown" or example["input_ids"][-1:] == conditioned
+    for value, example in zip(given, about["examples"], strict=True):
+        assert example["text"].endswith(">" + tokens.get(value, ""))
+        assert value is None or example["input_ids"][-1:] == tokenizer.convert_tokens_to_ids([tokens[value]])
     page = " ".join((output / "README.md").read_text().split())
-    assert (
-        "`{session_context}` stands in `template`, write `<|same|>` for an item of the newest one's session" in page
-        and "`<|later|>` for one of a later session" in page
-    )
+    assert "features of the request in training (gap), and a prompt may give them" in page
 
 
-def test_a_model_without_session_context_does_not_mention_it(alone):
+def test_a_model_without_request_features_does_not_mention_them(alone):
     output = alone["compact"].output
-    assert "session_context" not in (output / "README.md").read_text() + (output / "prompts.json").read_text()
+    assert "context" not in (output / "prompts.json").read_text()
+    assert "features of the request" not in (output / "README.md").read_text()
 
 
 def test_items_of_an_sid_stand_by_popularity_in_the_order_of_sid_numbers(made, alone):

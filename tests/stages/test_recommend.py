@@ -2,22 +2,22 @@
 
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from support.gaps import GAP
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
-from minionerec.data.contexts import SESSION_CONTEXTS
-from minionerec.data.session import SessionClock
 from minionerec.pipeline import recommend as stage
 from minionerec.pipeline.config.recommend import RecommendConfig
 from minionerec.pipeline.recommend import FILE, SCHEMA, read_histories, run_recommend
-from minionerec.pipeline.settings import description
+from minionerec.recommend.rankers.language import LanguageRanker
 from minionerec.recommend.recommender import Recommender
 
 ROWS = [
@@ -94,36 +94,39 @@ def test_a_history_that_is_null_is_empty(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-@pytest.mark.parametrize("usual", ["unknown", "later"])
-def test_session_contexts_of_rows_and_of_all_that_have_none(conditioned, tmp_path, kind, usual):
+@pytest.mark.parametrize("usual", [{}, {"gap": "later"}])
+def test_context_of_rows_and_of_all_that_have_none(conditioned, tmp_path, kind, usual):
     checkpoint, corpus = conditioned / "conditioned", str(conditioned / "corpus")
-    rows = [{"history": ["i3", "i9"], "session_context": context} for context in ("same", None, "unknown", "later")]
+    rows = [
+        {"history": ["i3", "i9"], "context": context and {"gap": context}}
+        for context in ("same", None, "unknown", "later")
+    ]
     path = tmp_path / f"histories.{kind}"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if kind == "parquet":
         pd.DataFrame(rows).to_parquet(path)
-    asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24, "session_context": usual}
+    asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24, "context": usual}
     found = written(run_recommend(RecommendConfig(**asked, output=str(tmp_path / "lists"))))
     recommender = Recommender.load(checkpoint, corpus=corpus)
     for row, asked_row in zip(found, rows, strict=True):
-        answer = recommender.recommend(asked_row["history"], 24, session_context=asked_row["session_context"] or usual)
+        answer = recommender.recommend(asked_row["history"], 24, context={**usual, **(asked_row["context"] or {})})
         scores = {item.item_id: item.score for item in answer.items}
         assert dict(zip(row["items"], row["scores"], strict=True)) == pytest.approx(scores, rel=1e-4, abs=1e-5)
     assert len({row["scores"][0] for row in found}) == 3
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_rows_with_times_have_the_session_context_that_follows(conditioned, tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(SessionClock, "of", lambda corpus: SessionClock(86_400))
+def test_rows_with_times_have_the_gap_that_follows(conditioned, tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(LanguageRanker, "features", (replace(GAP, unit=86_400),))
     checkpoint, corpus = conditioned / "conditioned", str(conditioned / "corpus")
     days = [datetime(2018, 11, day, 9, tzinfo=UTC) for day in (3, 5)]
     rows = [
         {"times": days, "now": datetime(2018, 11, 5, 20, tzinfo=UTC)},
         {"times": days, "now": None},
         {"times": None, "now": None},
-        {"times": days, "now": None, "session_context": "same"},
+        {"times": days, "now": None, "context": {"gap": "same"}},
     ]
-    rows = [{"history": ["i3", "i9"], "session_context": None, **row} for row in rows]
+    rows = [{"history": ["i3", "i9"], "context": None, **row} for row in rows]
     path = tmp_path / f"histories.{kind}"
     if kind == "parquet":
         pd.DataFrame(rows).to_parquet(path)
@@ -131,22 +134,21 @@ def test_rows_with_times_have_the_session_context_that_follows(conditioned, tmp_
         path.write_text("".join(json.dumps(row, default=datetime.isoformat) + "\n" for row in rows))
     asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24}
     lists = written(run_recommend(RecommendConfig(**asked, now="2018-11-06", output=str(tmp_path / "lists"))))
-    assert [row["session_context"] for row in lists] == ["same", "later", "unknown", "same"]
-    given = [{"history": ["i3", "i9"], "session_context": row["session_context"]} for row in lists]
+    assert [dict(row["context"])["gap"] for row in lists] == ["same", "later", "unknown", "same"]
+    given = [{"history": ["i3", "i9"], "context": dict(row["context"])} for row in lists]
     path.write_text("".join(json.dumps(row) + "\n" for row in given))
     path = path.rename(path.with_suffix(".jsonl"))
     asked["histories"] = str(path)
     assert written(run_recommend(RecommendConfig(**asked, output=str(tmp_path / "given")))) == lists
-    with pytest.raises(DataError, match="row 2: now: is missing, but times is given; give both, or neither"):
+    with pytest.raises(DataError, match="row 2: now: is missing, but times is given; give it too, or leave times out"):
         path.write_text('{"history": []}\n{"history": ["i3"], "times": [5]}\n')
         run_recommend(RecommendConfig(**asked, output=str(tmp_path / "none")))
 
 
-def test_a_session_context_of_all_requests_is_a_setting(made, histories):
-    assert config(made, histories, session_context="same").deciding()["session_context"] == "same"
-    assert description(RecommendConfig.__dataclass_fields__["session_context"]).known == SESSION_CONTEXTS
-    with pytest.raises(DataError, match=r"row 1: session_context: is 'same', but this model was trained without"):
-        run_recommend(config(made, histories, session_context="same"))
+def test_a_context_of_all_requests_is_a_setting(made, histories):
+    assert config(made, histories, context={"gap": "same"}).deciding()["context"] == {"gap": "same"}
+    with pytest.raises(DataError, match=r"row 1: context\.moon: is unknown; expected gap, hour, weekday"):
+        run_recommend(config(made, histories, context={"moon": "full"}))
 
 
 def test_a_run_that_was_interrupted_resumes(made, histories, monkeypatch):
@@ -174,7 +176,7 @@ def test_processes_take_turns(made, histories, monkeypatch):
     alone = written(run_recommend(config(made, histories, output=str(histories.parent / "alone"))))
     folder = histories.parent / "shared"
     folder.mkdir()
-    defaults = {"k": 3, "session_context": "unknown", "now": ""}
+    defaults = {"k": 3, "context": {}, "now": ""}
 
     def load():
         return Recommender.load(made / "checkpoint", corpus=made / "corpus")
@@ -195,11 +197,11 @@ def test_processes_take_turns(made, histories, monkeypatch):
         ("[1]", "line 2: expected an object such as"),
         (
             '{"history": ["u"], "hist": 1}',
-            "line 2: unknown name 'hist'; known: history, user, only, without, session_context, times, now",
+            "line 2: unknown name 'hist'; known: history, user, only, without, context, times, now",
         ),
         (
-            '{"history": [], "session_context": "now"}',
-            "row 2: session_context is 'now'; expected one of unknown, same, later",
+            '{"history": [], "context": "now"}',
+            "row 2: context is 'now'; expected an object of request features and values",
         ),
         ('{"user": "a"}', "row 2: history is 'None'; expected a list of item ids"),
         ('{"history": "u"}', "row 2: history is 'u'; expected a list of item ids"),

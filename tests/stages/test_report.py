@@ -18,7 +18,7 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
+from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.pipeline.config.reports import ReportConfig
 from minionerec.pipeline.report import run_report
@@ -122,10 +122,10 @@ def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop
     assert recommenders_of("report") == kept
 
 
-def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_published_figures(shop, drawn):
-    conditioned = replace(Predictions.load("grpo"), given=(SESSION_CONTEXT,))
+def test_who_is_given_the_gap_is_reported_and_stands_apart_from_published_figures(shop, drawn):
+    conditioned = replace(Predictions.load("grpo"), given=("gap",))
     conditioned.save("conditioned", config={"beams": 20}, inputs={"corpus": "corpus"})
-    name = "GRPO (given session context)"
+    name = "GRPO (given gap)"
     result = run_report(config(predictions={"SFT": "sft", "GRPO": "conditioned"}, reference="industrial", title="Page"))
     markdown = page_text(result.output / "report.html").split("## Configuration")[0]
     beside = markdown.split("## Comparison with published results")[1].split("\n## ")[0]

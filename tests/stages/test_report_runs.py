@@ -16,7 +16,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import record_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions
+from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.metrics.tables import MANY
@@ -165,23 +165,23 @@ def test_users_are_resampled_by_default_and_examples_on_demand(shop):
         assert interval == pytest.approx(bootstrap_interval(second, 0, 100, clusters=clusters))
 
 
-def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_published_figures(shop):
-    save(replace(Predictions.load("eval_grpo"), given=(SESSION_CONTEXT,)), "conditioned", {"checkpoint": "grpo"})
+def test_who_is_given_the_gap_is_reported_and_stands_apart_from_published_figures(shop):
+    save(replace(Predictions.load("eval_grpo"), given=("gap",)), "conditioned", {"checkpoint": "grpo"})
     shop["catalogue model"] = {"predictions": "conditioned", "published": "S-DPO"}
     del shop["RL"]  # the same lists
-    name = "catalogue model (given session context)"
+    name = "catalogue model (given gap)"
     text, page = page_text(run_report(config(shop)).output / "report.html"), read()
     published = text.split("## Comparison with published results")[1].split("\n## ")[0]
     ours, discrepancy = published.split("Discrepancy")
     assert ours.index("| baseline: popularity |") < ours.index(NOT_COMPARABLE) < ours.index(name)
     assert name not in discrepancy
     reported = page["recommenders"][name]
-    assert (reported["given"], reported["beside_published"]) == (["session context"], [])
+    assert (reported["given"], reported["beside_published"]) == (["gap"], [])
     assert not any(name in line for line in page["summary"] if "the published" in line)
     assert f"| {name} minus SFT |" in text.split("## Differences from")[1]
     run_report(config({"SFT": "eval_sft", "c": "conditioned"}, baseline="c", output="base", reference=None))
     base = page_text(Path("base/report.html"))
-    assert "## Differences from c (given session context)" in base and "SFT minus c (given session context)" in base
+    assert "## Differences from c (given gap)" in base and "SFT minus c (given gap)" in base
     assert NOT_COMPARABLE not in base
 
 

@@ -147,7 +147,7 @@ def test_prompts_name_events_by_their_names(shop, kind, request):
     corpus = Corpus.load(shop / "corpus")
     ranker = load_ranker(path, corpus)
     assert context_used(ranker) == {"events"}
-    queries = split_queries(corpus.test, context_used(ranker))
+    queries = split_queries(corpus.test, used=context_used(ranker))
     assert queries.given == ("events",)
     wanted = ranker.rank(queries, 5)
     names = [*corpus.event_names[::-1], "other"]

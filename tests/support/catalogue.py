@@ -10,14 +10,14 @@ OFF = ("learned_vectors", "code_vectors", "vectors", "pointer", "transitions")
 
 
 def draw_weights(model: torch.nn.Module) -> None:
-    """All weights at random, in place: those of session states last, so that a model without them has the others."""
+    """All weights at random, in place: those of context states last, so that a model without them has the others."""
     with torch.no_grad():
-        for _, parameter in sorted(model.named_parameters(), key=lambda named: ".session_states." in named[0]):
+        for _, parameter in sorted(model.named_parameters(), key=lambda named: ".context_states." in named[0]):
             parameter.copy_(torch.randn_like(parameter) * 0.3)
 
 
 def random_catalogue(codes, tokens, counts=None, off=(), seed=0, **changes) -> CatalogueModel:
-    """Such a model in evaluation mode, which reads six items; one with session tokens has learned popularity too.
+    """Such a model in evaluation mode, which reads six items; one with context tokens has learned popularity too.
 
     Args:
         codes: Codes of the SIDs.

@@ -1,4 +1,4 @@
-"""A catalogue model conditioned on the session context, of random weights: each context has its lists."""
+"""A catalogue model conditioned on the gap, of random weights: each of its values has its lists."""
 
 from pathlib import Path
 
@@ -11,21 +11,22 @@ from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from support.checkpoints import save_checkpoint
 from support.examples import sid_windows
+from support.gaps import GAP
 from support.store import shared
 from support.training import make_inputs
 
 
-def save_conditioned(folder: Path, session_context: bool = True) -> Path:
+def save_conditioned(folder: Path, conditioned: bool = True) -> Path:
     """Write a corpus of 24 items, its SIDs, and a checkpoint whose weights are drawn at random; gives its path.
 
-    Without `session_context` the model is not conditioned on it.
+    If not `conditioned`, the model reads no request feature.
     """
     path, sids = make_inputs(folder)
     corpus = Corpus.load(path)
     table = SidTable.load_index(f"{sids}/index.json", corpus.items["item_id"].tolist())
     windows = sid_windows(corpus, table, 0.0)[0]
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-    settings = {"session_context": session_context, "vector_width": 8, "seed": 42}
+    settings = {"context": (GAP,) if conditioned else (), "vector_width": 8, "seed": 42}
     bundle = new_bundle(corpus, table, windows, **settings, **shape)
     torch.manual_seed(0)
     with torch.no_grad():

@@ -110,12 +110,12 @@ def user_windows(corpus, split="train"):
     return [window for part in corpus.windows(split) for window in each_window(part)]
 
 
-def sid_windows(corpus, table, recency, session_context=False):
+def sid_windows(corpus, table, recency, features=()):
     """Training windows and validation examples over SID numbers, in memory."""
     with tempfile.TemporaryDirectory() as folder:
-        write_windows(corpus, table, recency, Path(folder), session_context)
+        write_windows(corpus, table, recency, Path(folder), features)
         windows = {name: np.array(values) for name, values in read_windows(Path(folder)).items()}
-    return windows, held_out_windows(corpus.valid, table.sid_numbers, corpus.max_history, session_context)
+    return windows, held_out_windows(corpus.valid, table.sid_numbers, corpus.max_history, features)
 
 
 def training_examples(bundle, builder, config, corpus=None, folder=None):

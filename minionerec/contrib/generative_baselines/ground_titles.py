@@ -213,7 +213,6 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                         corpus,
                         config.split,
                         examples[config.split],
-                        queries[config.split],
                         predictions,
                         NAME,
                         ranker.table,
@@ -321,8 +320,8 @@ def _ground(
     corpus, model = ranker.builder.corpus, None
     if config.weights == "sequential":
         model = load_sequential_ranker(Path(config.sequential), corpus, config.corpus)
-    used = frozenset[str]() if model is None else model.context
-    queries = {split: split_queries(of, used, given=config.session_context) for split, of in examples.items()}
+    features = () if model is None else model.features
+    queries = {split: split_queries(of, features, given=config.context) for split, of in examples.items()}
     weigh, size = _weigher(ranker, config, model), max(16, _DISTANCES_AT_ONCE // len(titles))
 
     def parts(given: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
@@ -430,7 +429,7 @@ def _rank(
         "distinct_texts": len(set(texts)),
         "empty_texts": texts.count(""),
         "longest_texts": int((tokens >= config.max_new_tokens).sum()),
-        "rows_with_context": 0 if queries.session_context is None else int(np.count_nonzero(queries.session_context)),
+        "rows_with_context": int(queries.codes(list(queries.context)).any(1).sum()),
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
     logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * reported["in_catalogue"])

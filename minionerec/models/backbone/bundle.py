@@ -216,8 +216,9 @@ def load_bundle(
     wording = load_wording(path / WORDING_FILE)
     if isinstance(model, CatalogueModel):
         vocabulary = tokenizer.get_vocab()
-        if list(model.config.session_tokens) != [vocabulary.get(text) for text in wording.session_context]:
-            raise ArtefactError(f"{path}: its session_tokens are not those of {WORDING_FILE}. {_REMEDY}")
+        tokens = [[vocabulary.get(text) for text in texts] for texts in wording.context_tokens]
+        if list(model.config.context_tokens) != tokens:
+            raise ArtefactError(f"{path}: its context_tokens are not those of {WORDING_FILE}. {_REMEDY}")
         if list(model.config.event_tokens) != [vocabulary.get(text) for text in wording.event_tokens]:
             raise ArtefactError(f"{path}: its event_tokens are not those of {WORDING_FILE}. {_REMEDY}")
     experts = _load_experts(path, saved_table)

@@ -110,7 +110,7 @@ def model_card(bundle: Bundle, *, stage: str, settings: Mapping[str, Any], count
     examples = counts["rows"] if isinstance(counts.get("rows"), Mapping) else {}
     task = bundle.wording.task(NEXT_SID)
     history = bundle.wording.separator.join(bundle.table.sids[:2])
-    prompt = task.prompt.format_map({**special_texts(bundle.tokenizer), "history": history, "session_context": ""})
+    prompt = task.prompt.format_map({**special_texts(bundle.tokenizer), "history": history})
     return _CARD.format(
         title=f"A recommender over {bundle.table.n_unique:,} semantic IDs",
         architecture=type(model).__name__,

@@ -25,7 +25,7 @@ def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None
 
 
 def add_wording_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
-    """Add the texts for session contexts and events as ordinary tokens.
+    """Add the texts for request features and events as ordinary tokens.
 
     Args:
         tokenizer: Modified in place.

@@ -64,8 +64,6 @@ FEATURES = (
         for which in ("newest", "history")
         for what in ("sales", "trend", "recent trend", "cold")
     ),
-    "same session",
-    "later session",
 )
 """Features of a history: x."""
 ITEM_FEATURES = 4
@@ -290,16 +288,13 @@ class Experts(nn.Module):
                 return f"its experts name items beyond its {len(self.repeats)}"
         return None
 
-    def features(
-        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, contexts: torch.Tensor
-    ) -> torch.Tensor:
+    def features(self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
         """Features of the history up to each position: float32 (P, features).
 
         Args:
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,), row of each position in `histories`.
             slot: int64 (P,), column of each position: the newest item that is read.
-            contexts: int64 (P,), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
         """
         items = self._seen(histories, row, slot)
         known, length = (items > 0)[..., None], (items > 0).sum(1, keepdim=True)
@@ -311,7 +306,6 @@ class Experts(nn.Module):
             (length >= REACH).float(),
             newest,
             of_items.sum(1) / length.clamp(min=1),
-            *((contexts[:, None] == context).float() for context in (1, 2)),
         ]
         return torch.cat(parts, 1)
 
@@ -382,7 +376,6 @@ class Experts(nn.Module):
         histories: torch.Tensor,
         row: torch.Tensor,
         slot: torch.Tensor,
-        contexts: torch.Tensor,
         older: torch.Tensor | None = None,
         scored: torch.Tensor | None = None,
     ) -> torch.Tensor:
@@ -393,7 +386,6 @@ class Experts(nn.Module):
             histories: See `features`.
             row: See `features`.
             slot: See `features`.
-            contexts: See `features`.
             older: See `terms`.
             scored: See `terms`.
 
@@ -402,7 +394,7 @@ class Experts(nn.Module):
         """
         if log_probs is not None and self.are_off:
             return log_probs if scored is None else log_probs.masked_fill(~scored, -torch.inf)
-        features = self.features(histories, row, slot, contexts)
+        features = self.features(histories, row, slot)
         weights = features.clamp(self.least, self.most) @ self.weights
         pooled = torch.zeros(len(row), len(self.repeats), device=histories.device)
         for position, term in enumerate(self.terms(log_probs, histories, row, slot, older, scored)):

@@ -93,8 +93,7 @@ class ScoredPositions:
         row: int64 (P,), row of each position in the batch.
         slot: int64 (P,), column of each position.
         entries: Counts of the P positions; None without counts.
-        contexts: int64 (P,), session context of the next item, indices into
-            `minionerec.data.contexts.SESSION_CONTEXTS`; unknown if None.
+        contexts: int64 (P, F), codes of the request features of the next item; unknown if None.
         events: int64 (B, T), event of each item of the histories, from 1, 0 where unknown; all unknown if None.
     """
 
@@ -106,8 +105,8 @@ class ScoredPositions:
 
     @property
     def known_contexts(self) -> torch.Tensor:
-        """The contexts, int64 (P,); all unknown if none are given."""
-        return torch.zeros_like(self.row) if self.contexts is None else self.contexts
+        """The contexts, int64 (P, F); one column of unknown codes, for all features, if none are given."""
+        return torch.zeros_like(self.row)[:, None] if self.contexts is None else self.contexts
 
 
 class PairCounts(nn.Module):

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.contexts import SAME, UNKNOWN
+from minionerec.data.contexts import context_codes
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import row_contexts
-from minionerec.models.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
+from minionerec.models.prompts.wording import COMPLETION_FIELDS, NEXT_SID, PROMPT_FIELDS, TASKS, Wording
 from minionerec.sid.table import SidTable
 
 if TYPE_CHECKING:
@@ -100,16 +99,6 @@ class ExampleBuilder:
         self._answerable: dict[str, np.ndarray] = {}
         self.truncated_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
 
-    @property
-    def uses_session_context(self) -> bool:
-        """Whether prompts give the session context of the next item."""
-        return bool(self.wording.session_context)
-
-    def prompt_uses_context(self, task: str) -> bool:
-        """Whether the prompt of a task from a history to the next item has a placeholder for the session context."""
-        without, given = (self.prompt(task, history=[], context=context) for context in (UNKNOWN, SAME))
-        return without != given
-
     def history_text(
         self, history: Sequence[int] | np.ndarray, events: Sequence[int] | np.ndarray | None = None
     ) -> str:
@@ -125,7 +114,7 @@ class ExampleBuilder:
         history: Sequence[int] | np.ndarray | None = None,
         item: int | None = None,
         way: int = 0,
-        context: int = UNKNOWN,
+        context: Sequence[int] | None = None,
         events: Sequence[int] | np.ndarray | None = None,
     ) -> str:
         """Prompt text of one task, from a history or an item, by one of the wording's templates.
@@ -135,16 +124,17 @@ class ExampleBuilder:
             history: Item indices, oldest first, for a task that predicts the next item.
             item: Item index, for any other task.
             way: Index of the template.
-            context: Session context of the next item, an index into
-                `minionerec.data.contexts.SESSION_CONTEXTS`; used only by a wording that gives it.
+            context: Codes of the wording's request features, whose tokens stand behind the history in the task
+                `next_sid`; all unknown if None.
             events: Event of each item of the history, a number of the corpus, -1 where unknown; all unknown if None;
                 used only by a wording with events.
         """
-        text = ("", *self.wording.session_context)[context * self.uses_session_context]
-        values: dict[str, Any] = {**self.specials, "session_context": text}
+        values: dict[str, Any] = dict(self.specials)
         titles, descriptions = self._last
         if history is not None:
             values["history"] = self.history_text(history, events)
+            if context is not None and task == NEXT_SID:
+                values["history"] += self.wording.context_text(context)
             values["history_titles"] = self.wording.title_separator.join(titles[position] for position in history)
             values["closed_titles"] = "".join(titles[position] + self.specials["eos"] for position in history)
         if item is not None:
@@ -198,6 +188,7 @@ class ExampleBuilder:
         *,
         training: bool = True,
         hidden: np.ndarray | None = None,
+        contexts: np.ndarray | None = None,
     ) -> list[PromptExample]:
         """Build the examples of one task, possibly none.
 
@@ -207,6 +198,7 @@ class ExampleBuilder:
             split_examples: Examples of the corpus, for any other task.
             training: Whether they are trained on: then prompts are built with every template of the wording.
             hidden: bool (R,), the examples whose events are left out; none if None.
+            contexts: int (R, F), codes of the wording's request features; those of the examples if None.
 
         Raises:
             ConfigError: If the task is unknown, or missing in the wording.
@@ -218,13 +210,13 @@ class ExampleBuilder:
             chosen = range(self.corpus.n_items) if items is None else np.asarray(items).tolist()
             queries = (({"item": item}, item) for item in chosen)
         else:
-            contexts = row_contexts(split_examples.times, len(split_examples)).tolist()
-            events: Iterable[Any] = [None] * len(contexts)
+            codes = context_codes(self.wording.context, split_examples) if contexts is None else contexts
+            events: Iterable[Any] = [None] * len(codes)
             if self.wording.events and split_examples.events is not None:
                 events = split_examples.history_events
                 if hidden is not None:
                     events = (None if hides else of for of, hides in zip(events, hidden.tolist(), strict=True))
-            parts = zip(split_examples.histories, contexts, events, strict=True)
+            parts = zip(split_examples.histories, codes.tolist(), events, strict=True)
             histories = ({"history": past, "context": context, "events": of} for past, context, of in parts)
             queries = zip(histories, split_examples.targets.tolist(), strict=True)
         examples = []

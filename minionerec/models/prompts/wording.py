@@ -1,7 +1,7 @@
 """The wording of prompts: one YAML file, saved with every checkpoint and used unchanged in every stage."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,7 +13,7 @@ import yaml
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import read_yaml
-from minionerec.data.contexts import SESSION_CONTEXTS
+from minionerec.data.contexts import UNKNOWN, RequestFeature
 
 SPECIALS = ("bos", "eos")
 PROMPT_FIELDS: dict[str, tuple[str, ...]] = {
@@ -45,12 +45,11 @@ COMPLETION_FIELDS: dict[str, tuple[str, ...]] = {
     "next_description": ("description",),
 }
 TASKS = tuple(PROMPT_FIELDS)
-_OF_HISTORIES = [task for task, needed in PROMPT_FIELDS.items() if {"history", "history_titles"} & set(needed)]
 NEXT_SID, NEXT_TITLE = "next_sid", "title_history_to_title"
 """The tasks that predict the next item, by which a checkpoint recommends."""
-BUILT_IN = ("compact", "prose", "lcrec", "session_context")
+BUILT_IN = ("compact", "prose", "lcrec")
 LONGEST_DESCRIPTION = "longest_description"
-_SESSION_CONTEXT, _EVENTS = "session_context", "events"
+_CONTEXT, _EVENTS = "context", "events"
 
 
 def event_token(number: int) -> str:
@@ -61,6 +60,16 @@ def event_token(number: int) -> str:
         '<event_2>'
     """
     return f"<event_{number}>"
+
+
+def context_token(name: str, code: int) -> str:
+    """The token of a code of a request feature, from 1.
+
+    Example:
+        >>> context_token("gap", 2)
+        '<gap_2>'
+    """
+    return f"<{name}_{code}>"
 
 
 def task_of(tasks: Collection[str]) -> str:
@@ -105,8 +114,8 @@ class Wording:
         title_separator: Text between the titles of a history.
         tasks: Name of each task → its templates.
         longest_description: Characters to which descriptions are truncated; 0: not truncated.
-        session_context: Texts of `{session_context}` if the next item is in the session of the newest one, and if it is
-            in a later one; an unknown context is "". Empty in a wording without session context.
+        context: Request features whose known codes stand as tokens (`context_token`) behind the history from which the
+            next item is predicted; empty in a wording without them.
         events: Names of the events that stand behind the SIDs of a history, each as a token (`event_token`); empty in a
             wording without events.
     """
@@ -116,18 +125,28 @@ class Wording:
     title_separator: str
     tasks: Mapping[str, TaskWording]
     longest_description: int = 0
-    session_context: tuple[str, ...] = ()
+    context: tuple[RequestFeature, ...] = ()
     events: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> list[str]:
         """The texts that are tokens of their own beside those of SIDs."""
-        return [*self.session_context, *self.event_tokens]
+        return [*(token for tokens in self.context_tokens for token in tokens), *self.event_tokens]
 
     @property
     def event_tokens(self) -> list[str]:
         """The token of each event."""
         return list(map(event_token, range(len(self.events))))
+
+    @property
+    def context_tokens(self) -> list[list[str]]:
+        """The tokens of the known codes of each request feature."""
+        return [[context_token(of.name, code) for code in range(1, of.size)] for of in self.context]
+
+    def context_text(self, codes: Sequence[int]) -> str:
+        """The tokens of codes, one of each request feature; unknown ones have none."""
+        pairs = zip(self.context, codes, strict=True)
+        return "".join(context_token(feature.name, code) for feature, code in pairs if code != UNKNOWN)
 
     def task(self, name: str) -> TaskWording:
         """The templates of one task.
@@ -146,7 +165,7 @@ class Wording:
             "separator": self.separator,
             "title_separator": self.title_separator,
             **({LONGEST_DESCRIPTION: self.longest_description} if self.longest_description else {}),
-            **({_SESSION_CONTEXT: list(self.session_context)} if self.session_context else {}),
+            **({_CONTEXT: [feature.stored() for feature in self.context]} if self.context else {}),
             **({_EVENTS: list(self.events)} if self.events else {}),
             "tasks": {name: task.content() for name, task in self.tasks.items()},
         }
@@ -175,6 +194,7 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
 
     Raises:
         ConfigError: If the name is unknown, a key or placeholder is unknown, or a needed placeholder is missing.
+        ArtefactError: If a request feature is damaged.
 
     Example:
         >>> load_wording("compact").task("next_sid").completion
@@ -190,9 +210,7 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
     else:
         raise ConfigError(f"wording {name!r} is neither a file nor built in; built in are {', '.join(BUILT_IN)}.")
     required = {"name", "separator", "title_separator", "tasks"}
-    if set(content) - {LONGEST_DESCRIPTION, _SESSION_CONTEXT, _EVENTS} != required or not isinstance(
-        content["tasks"], dict
-    ):
+    if set(content) - {LONGEST_DESCRIPTION, _CONTEXT, _EVENTS} != required or not isinstance(content["tasks"], dict):
         raise ConfigError(
             f"{name}: a wording has the keys {', '.join(sorted(required))}; got {', '.join(map(str, content))}."
         )
@@ -205,38 +223,16 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
     events = content.get(_EVENTS, [])
     if not isinstance(events, list) or not all(isinstance(event, str) for event in events):
         raise ConfigError(f"{name}: {_EVENTS} is {shown(events)}; expected a list of names.")
-    contexts = _context_texts(name, content.get(_SESSION_CONTEXT, []))
-    tasks = {task: _task_wording(name, task, templates, contexts) for task, templates in content["tasks"].items()}
-    prompts = [prompt for task in tasks.values() for prompt in task.prompts]
-    if contexts and not any(_SESSION_CONTEXT in _fields(prompt, name) for prompt in prompts):
-        raise ConfigError(
-            f"{name}: {_SESSION_CONTEXT} is given, but no prompt has {{{_SESSION_CONTEXT}}}. Write it into a prompt, "
-            f"or leave {_SESSION_CONTEXT} out."
-        )
+    features = content.get(_CONTEXT, [])
+    if not isinstance(features, list):
+        raise ConfigError(f"{name}: {_CONTEXT} is {shown(features)}; expected a list of request features.")
+    context = tuple(RequestFeature.read(feature, f"{name}: {_CONTEXT}") for feature in features)
+    tasks = {task: _task_wording(name, task, templates) for task, templates in content["tasks"].items()}
     texts = content["name"], content["separator"], content["title_separator"]
-    return Wording(*texts, tasks, longest, contexts, tuple(events))
+    return Wording(*texts, tasks, longest, context, tuple(events))
 
 
-def _context_texts(name: str, texts: Any) -> tuple[str, ...]:
-    """Check the two texts for the session context.
-
-    Raises:
-        ConfigError: As `load_wording` does.
-    """
-    if not texts and isinstance(texts, list):
-        return ()
-    whole = isinstance(texts, list) and len(texts) == len(SESSION_CONTEXTS) - 1
-    if not whole or not all(isinstance(text, str) and text for text in texts):
-        raise ConfigError(
-            f"{name}: {_SESSION_CONTEXT} is {shown(texts)}; expected two texts, for the same session and for a later "
-            "one."
-        )
-    if texts[0] == texts[1]:
-        raise ConfigError(f"{name}: {_SESSION_CONTEXT}: both texts are {texts[0]!r}; make them differ.")
-    return tuple(texts)
-
-
-def _task_wording(name: str, task: str, templates: Any, contexts: Collection[str] = ()) -> TaskWording:
+def _task_wording(name: str, task: str, templates: Any) -> TaskWording:
     """Check and parse one task of a wording's file.
 
     Raises:
@@ -254,8 +250,7 @@ def _task_wording(name: str, task: str, templates: Any, contexts: Collection[str
     parts = [("prompt", prompt, PROMPT_FIELDS[task]) for prompt in prompts]
     for part, template, needed in [*parts, ("completion", completion, COMPLETION_FIELDS[task])]:
         fields = _fields(template, f"{name}: task {task!r}, {part}")
-        optional = (_SESSION_CONTEXT,) if contexts and part == "prompt" and task in _OF_HISTORIES else ()
-        allowed = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *optional, *SPECIALS)
+        allowed = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *SPECIALS)
         for field in fields:
             if field not in allowed:
                 raise ConfigError(

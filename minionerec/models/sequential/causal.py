@@ -129,7 +129,7 @@ class Causal(CausalEncoder):
     def scores(
         self, histories: torch.Tensor, users: torch.Tensor | None = None, contexts: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """See `SequentialModel`; pointer and counts, too, follow the vector by the session context."""
+        """See `SequentialModel`; pointer and counts, too, follow the vector by the request features."""
         row = torch.arange(len(histories), device=histories.device)
         vectors = self.conditioned(self.user_vectors(histories), contexts)
         return self._score(vectors, histories, row, readout_slots(histories, self.padding), None)

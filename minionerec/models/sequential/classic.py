@@ -381,7 +381,7 @@ class BERT4Rec(SequentialModel):
         users: torch.Tensor | None = None,
         contexts: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Mean cross-entropy of the masked items that are scored; next items and session contexts are not used."""
+        """Mean cross-entropy of the masked items that are scored; next items and request features are not used."""
         masked, hidden_items = self.hide(histories)
         last = cast(TransformerLayer, self.layers[-1])
         vectors, items = [], []

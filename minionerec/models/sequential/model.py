@@ -1,6 +1,7 @@
 """The interface of every sequential recommender, and the causal encoder that several of them share."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,8 +11,9 @@ from torch import nn
 from torch.nn.utils.parametrize import register_parametrization
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.contexts import UNKNOWN, RequestFeature
 from minionerec.data.rows import Side
+from minionerec.models.nn.context import ContextStates
 from minionerec.models.nn.layers import (
     INIT_STD,
     CausalLayer,
@@ -22,7 +24,6 @@ from minionerec.models.nn.layers import (
     linear,
     readout_slots,
 )
-from minionerec.models.nn.session import SessionStates
 
 
 def check_share(name: str, value: float) -> None:
@@ -109,10 +110,11 @@ class SequentialModel(nn.Module):
             training at all positions may go by groups of similar length.
         needs_users: Whether `user_vectors` reads `users`.
         reads_digits: Whether the model needs digits of the items (`set_digits`).
-        learns_next: Whether `loss` predicts the next items, so that the model can be conditioned on session contexts.
+        learns_next: Whether `loss` predicts the next items, so that the model can be conditioned on request features.
         label_smoothing: Share of the target's probability that the losses spread over all V rows.
         vector_width: Width of the given vectors of items that are added to learned ones; 0 without.
-        session_states: Scale and shift of vectors by session context; None in a model that is not conditioned on it.
+        features: The request features that the model is conditioned on; none at first.
+        context_states: Scale and shift of vectors by their codes; None without features.
     """
 
     causal = False
@@ -129,7 +131,8 @@ class SequentialModel(nn.Module):
         self.num_items, self.max_len, self.padding, self.hidden_size = num_items, max_len, padding, hidden_size
         self.label_smoothing = 0.0
         self.vector_width = 0
-        self.session_states: SessionStates | None = None
+        self.features: tuple[RequestFeature, ...] = ()
+        self.context_states: ContextStates | None = None
 
     @classmethod
     def data_hyper(cls, data: ModelData) -> dict[str, Any]:
@@ -147,8 +150,11 @@ class SequentialModel(nn.Module):
         """Describe the first inconsistency of loaded buffers; None if there is none."""
         return None
 
-    def condition_on_session(self) -> None:
-        """Condition the model on the session context of the next item, initially without effect.
+    def condition_on(self, features: Sequence[RequestFeature]) -> None:
+        """Condition the model on request features of the next item, initially without effect.
+
+        Args:
+            features: F features, at least one.
 
         Raises:
             ConfigError: If the loss does not predict the next items.
@@ -156,11 +162,12 @@ class SequentialModel(nn.Module):
         if not self.learns_next:
             raise ConfigError(
                 f"{type(self).__name__} learns to fill in items of histories, not the next ones, so it cannot be "
-                "conditioned on their session context. Leave session_context out."
+                "conditioned on their request features. Leave context out."
             )
         with torch.no_grad():
             width = self.item_matrix().shape[1]
-        self.session_states = SessionStates(width)
+        self.features = tuple(features)
+        self.context_states = ContextStates([feature.size for feature in features], width)
 
     def item_table(self) -> nn.Embedding:
         """The table of learned vectors of items, row 0 for padding.
@@ -256,21 +263,21 @@ class SequentialModel(nn.Module):
         raise NotImplementedError
 
     def conditioned(self, vectors: torch.Tensor, contexts: torch.Tensor | None) -> torch.Tensor:
-        """Condition vectors on the session contexts of the next items, before scoring.
+        """Condition vectors on the request features of the next items, before scoring.
 
         Args:
             vectors: float (K, D), from `user_vectors` or `position_vectors`.
-            contexts: int64 (K,), indices into `minionerec.data.contexts.SESSION_CONTEXTS`; all unknown if None. A model
-                that is not conditioned on them ignores them.
+            contexts: int64 (K, F), codes of the model's `features`; all unknown if None. A model that has none ignores
+                them.
 
         Returns:
             float (K, D).
         """
-        if self.session_states is None:
+        if self.context_states is None:
             return vectors
         if contexts is None:
-            contexts = torch.full((len(vectors),), UNKNOWN, device=vectors.device)
-        conditioned: torch.Tensor = self.session_states(vectors, contexts)
+            contexts = torch.full((len(vectors), 1), UNKNOWN, device=vectors.device)
+        conditioned: torch.Tensor = self.context_states(vectors, contexts)
         return conditioned
 
     def logits(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -292,7 +299,7 @@ class SequentialModel(nn.Module):
         Args:
             histories: int64 (B, L).
             users: int64 (B,), only where `needs_users`.
-            contexts: int64 (B,), see `conditioned`.
+            contexts: int64 (B, F), see `conditioned`.
 
         Returns:
             float (B, V).
@@ -312,7 +319,7 @@ class SequentialModel(nn.Module):
             histories: int64 (B, L).
             targets: int64 (B,), the next item of each row.
             users: int64 (B,), only where `needs_users`.
-            contexts: int64 (B,), see `conditioned`.
+            contexts: int64 (B, F), see `conditioned`.
 
         Returns:
             float, scalar.
@@ -327,7 +334,7 @@ class SequentialModel(nn.Module):
         Args:
             histories: int64 (B, L).
             targets: int64 (B, L), the item after each position; 0 where there is none.
-            contexts: int64 (B, L), of each target, see `conditioned`.
+            contexts: int64 (B, L, F), of each target, see `conditioned`.
 
         Returns:
             float, scalar.
@@ -343,7 +350,7 @@ class SequentialModel(nn.Module):
         Args:
             histories: int64 (B, L).
             targets: int64 (B, L), the item after each position; 0 where there is none.
-            contexts: int64 (B, L), of each target.
+            contexts: int64 (B, L, F), of each target.
 
         Returns:
             float (K, D), int64 (K,), int64 (K,).

@@ -73,8 +73,7 @@ def masked_scores(
         device: Device of the model.
         description: Label of the progress bar.
         users: int64 (R,), number of each example's user, if the model reads it.
-        contexts: int8 (R,), session context of each example, indices into
-            `minionerec.data.contexts.SESSION_CONTEXTS`; all unknown if None.
+        contexts: int16 (R, F), codes of the model's request features; all unknown if None.
 
     Yields:
         Slice of the examples, and scores float (b, V), which may be modified.

@@ -17,6 +17,7 @@ from minionerec.core.artefacts import open_artefact, read_json, write_json
 from minionerec.core.errors import ArtefactError, ConfigError, one_line, shown
 from minionerec.core.plugins import Registry
 from minionerec.core.values import convert
+from minionerec.data.contexts import RequestFeature
 from minionerec.models.nn.layers import fill_weights
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.causal import Causal
@@ -126,7 +127,7 @@ def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any],
         folder: The folder.
     """
     about = {"model": name, "num_items": model.num_items, "max_len": model.max_len, "hyper": dict(hyper)}
-    about |= {} if model.session_states is None else {"session_context": True}
+    about |= {"context": [feature.stored() for feature in model.features]} if model.features else {}
     about |= {"vector_width": model.vector_width} if model.vector_width else {}
     save_file({key: value.cpu().contiguous() for key, value in model.state_dict().items()}, folder / WEIGHTS_FILE)
     write_json(folder / MODEL_FILE, about)
@@ -174,8 +175,10 @@ def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialMode
         type(description.get(name)) is kind for name, kind in types.items()
     ):
         raise ArtefactError(f"{file}: expected an object with {', '.join(types)}. {_REMEDY}")
-    if type(conditioned := description.get("session_context", False)) is not bool:
-        raise ArtefactError(f"{file}: session_context is {shown(conditioned)}, expected true or false. {_REMEDY}")
+    context = description.get("context", [])
+    if not isinstance(context, list):
+        raise ArtefactError(f"{file}: context is {shown(context)}, expected a list of request features. {_REMEDY}")
+    features = [RequestFeature.read(stored, f"{file}: context") for stored in context]
     width = description.get("vector_width", 0)
     if type(width) is not int or width < 0:
         raise ArtefactError(f"{file}: vector_width is {shown(width)}, expected a whole number. {_REMEDY}")
@@ -198,8 +201,8 @@ def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialMode
             )
             if width:
                 model.read_vectors(width)
-            if conditioned:
-                model.condition_on_session()
+            if features:
+                model.condition_on(features)
         return model
     except (ConfigError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         reason = one_line(error, 300)

@@ -241,6 +241,7 @@ def shape_of(config: PrepareConfig) -> Shape:
 
 def _shape(built: "BuiltCorpus", sequences: "Chains", roles: Mapping[str, str]) -> Shape:
     """The shape of a corpus with histories of at most 10 items."""
+    from minionerec.data.contexts import share_in_session
     from minionerec.data.roles import column_roles
 
     train = np.flatnonzero(sequences.splits == 0)
@@ -251,6 +252,10 @@ def _shape(built: "BuiltCorpus", sequences: "Chains", roles: Mapping[str, str]) 
     further_windows = np.ceil(np.maximum(examples - length, 0) / (length // 2))  # windows overlap by half
     windows = int(((examples > 0) + further_windows).sum())
     audit = built.audit
+    in_session = None
+    if sequences.times is not None:
+        later = train[train > sequences.offsets[users]]
+        in_session = share_in_session(sequences.times[later], sequences.times[later - 1])
     return Shape(
         items=len(built.items),
         interactions=built.counts["interactions"],
@@ -263,6 +268,7 @@ def _shape(built: "BuiltCorpus", sequences: "Chains", roles: Mapping[str, str]) 
         texts=bool((built.items[["title", "description"]] != "").to_numpy().any()),
         roles=column_roles(built.items, roles),
         all_targets="targets" not in built.counts,
+        in_session=in_session,
     )
 
 

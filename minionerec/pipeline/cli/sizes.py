@@ -19,6 +19,7 @@ FEWEST_ITEMS = 10
 _MANY, _SOME = 30_000, 5_000  # training examples from which the hidden size is 128 and 64
 _SCORES = 1 << 32  # most scores of a training (examples x items x towers x epochs) with the exact loss
 _SEEN = 10_000  # fewest windows that a training sees, over all epochs
+_FEW_IN_SESSION = 0.1  # least share of examples within a session, and of others, where the gap is read
 _NO_TEXT = "no item has a title or a description"
 _SECONDS_A_SCORE, _SECONDS_A_TOKEN, _SECONDS_A_STAGE = 1.7e-7, 1.7e-4, 12.0  # of Steam, of the demo shop, of any
 TRAININGS = ("catalogue", "sft")
@@ -41,6 +42,8 @@ class Shape:
         texts: Whether some item has a title or a description.
         all_targets: Whether every interaction is predicted, whatever its event.
         roles: The further columns of the items and their roles (`minionerec.data.roles`).
+        in_session: Share of the training examples that follow the item before within a session
+            (`minionerec.data.contexts.share_in_session`); None where times do not tell it.
     """
 
     items: int
@@ -54,6 +57,7 @@ class Shape:
     texts: bool = True
     all_targets: bool = True
     roles: Mapping[str, str] = field(default_factory=dict)
+    in_session: float | None = None
 
     @property
     def text_columns(self) -> list[str]:
@@ -183,10 +187,21 @@ def _catalogue(shape: Shape) -> ChosenSettings:
         chosen["vectors"] = ("interactions", _NO_TEXT)
     if columns := [name for name, role in shape.roles.items() if role in CODED]:
         chosen["item_columns"] = (columns, "added to the items' vectors; an item without a purchase has them too")
+    chosen["context"] = _context(shape.in_session)
     if scores * towers > 2 * _SCORES:
         why = f"{shape.examples:,} examples times {shape.items:,} items are too many to score each at every step"
         chosen |= {"loss": ("sampled", why), "negatives": (1024, "")}
     return chosen
+
+
+def _context(in_session: float | None) -> tuple[list[str], str]:
+    """The request features, and the reason: the gap where it tells who stays from who comes back."""
+    if in_session is None:
+        return [], "times tell no sessions: they are unknown, without a unit, or coarser than half an hour"
+    share = f"{in_session:.0%} of the examples come within half an hour of the item before"
+    if _FEW_IN_SESSION <= in_session <= 1 - _FEW_IN_SESSION:
+        return ["gap"], f"{share}, the others later; requests give their times, or the gap"
+    return [], f"{share}: the gap tells little"
 
 
 def _evaluation(shape: Shape) -> ChosenSettings:

@@ -32,10 +32,10 @@ class EvaluationConfig(StageConfig):
     split: str = setting("test", "examples to evaluate", known=SPLITS)
     ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the length of the lists")
     dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
-    session_context: bool = setting(
+    context: bool = setting(
         True,
-        "give a model that was trained with it, and the baselines beside it, the session context: whether the target "
-        "is in the session of the newest item or in a later one, as far as times are known; false: give none",
+        "give a model that was trained with request features (context of the training stages) those of each example, "
+        "as far as they are known; false: give none",
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
 

@@ -44,8 +44,8 @@ class RecommendConfig(StageConfig):
     histories: str = setting(
         "",
         "histories: parquet or .jsonl with a column `history` (a list of item ids, oldest first), optionally `user`, "
-        "and `only` and `without` (lists of item ids), `session_context`, `times` (of the history's items) and `now` "
-        "for each row",
+        "and `only` and `without` (lists of item ids), `context` (values of request features), `times` (of the "
+        "history's items) and `now` for each row",
         required=True,
         input_kind="any",
     )
@@ -58,16 +58,15 @@ class RecommendConfig(StageConfig):
     unknown: str = setting(
         "skip", "unknown item ids: skip (they are listed in a column) or refuse", known=_known("unknown")
     )
-    session_context: str = setting(
-        "unknown",
-        "session context, for a model that was conditioned on it in training, where a row gives neither it nor times: "
-        "same (the session continues), later (somebody comes back) or unknown",
-        known=_known("session_context"),
+    context: dict[str, Any] = setting(
+        {},
+        "values of request features, for a model that was conditioned on them in training, where a row gives neither "
+        "them nor times, e.g. gap='up to 1 day' hour=20",
     )
     now: str = setting(
         "",
-        "time of the requests, for rows that have times and no `now`: an ISO date, or a number, as the times are; the "
-        "session context is derived from them",
+        "time of the requests, for rows that have no `now`: an ISO date, or a number, as the times are; request "
+        "features are derived from it and from the times",
     )
     beams: int = setting(50, "minimum number of beams of a language model", least=1)
 

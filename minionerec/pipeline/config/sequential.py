@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from minionerec.core.values import in_words
 from minionerec.models.sequential import MODEL_KIND
+from minionerec.pipeline.config.training import CONTEXT
 from minionerec.pipeline.settings import StageConfig, setting
 
 if TYPE_CHECKING:
@@ -73,11 +75,7 @@ class SequentialConfig(StageConfig):
     all_positions: bool = setting(
         False, "train at all positions of user windows instead of on single examples: another recipe; causal models"
     )
-    session_context: bool = setting(
-        False,
-        "rows: condition the model on whether the next item is in the session of the newest one or in a later "
-        "one, where the corpus has times",
-    )
+    context: list[str] = setting([], f"rows: {CONTEXT}")
     seen: str | None = setting(
         None,
         "scores of seen items: mask (never recommended), zero (set to 0.0, as published under a) or keep (default: the "
@@ -102,10 +100,10 @@ class SequentialConfig(StageConfig):
                 f"item_columns is {self.item_columns}, but protocol is {self.protocol!r}, whose items have titles "
                 "alone; take protocol rows, or leave item_columns out."
             )
-        if self.session_context and self.protocol != "rows":
+        if self.context and self.protocol != "rows":
             yield (
-                f"session_context is true, but protocol is {self.protocol!r}, whose sequences have no times; take "
-                "protocol rows, or leave session_context out."
+                f"context is {in_words(self.context)}, but protocol is {self.protocol!r}, whose sequences have no "
+                "times; take protocol rows, or leave context out."
             )
 
     def inputs(self) -> dict[str, Path]:

@@ -27,6 +27,10 @@ EXPERTS = (
     "pool transition counts, recent popularity, repeats and likeness of items with the model's probabilities, by "
     "weights that depend on the history, where that ranks validation examples better"
 )
+CONTEXT = (
+    "request features that the model is conditioned on, of those that the corpus has: gap (time since the newest "
+    "item), hour and weekday (UTC)"
+)
 TRAINED_SPLITS = (
     "splits whose examples are trained on: train, train valid, or train valid test; with valid among them nothing is "
     "validated, and the last weights are kept"
@@ -127,6 +131,7 @@ class SftConfig(LanguageRunConfig):
         "next_sid: put the event of each history item (view, purchase) behind its SID as a token, where the corpus was "
         "prepared with targets",
     )
+    context: list[str] = setting([], f"next_sid: {CONTEXT}, as tokens behind the history")
     all_positions: bool = setting(
         False,
         "next_sid, title_history_to_title: one example a user window with a loss at every item, instead of one an "
@@ -260,12 +265,7 @@ class CatalogueTrainConfig(RunConfig):
         input_kind="checkpoint",
     )
     recency: float = setting(0.0, RECENCY, least=0)
-    session_context: bool = setting(
-        False,
-        "condition the model on whether the next item is in the session of the newest one or in a later one, "
-        "where the corpus has times; prompts give it too, and popularity in that context is weighted on validation "
-        "examples",
-    )
+    context: list[str] = setting([], f"{CONTEXT}; popularity by them is weighted on validation examples")
     objective: str = setting(
         "likelihood",
         "likelihood; expected (reward that the model expects, over the whole catalogue: 1 for the target); grpo "

@@ -72,5 +72,5 @@ def read_baseline_lists(
     lists, sids = dict[str, Predictions](), None if table is None else table.sids
     for name in names:
         ranking = by_rank([first_candidates(items.tolist(), numbers, list_length) for items in frame[name]])
-        lists[name] = Predictions.of(rows, ranking.items, ranking.scores, sids, chosen.given)
+        lists[name] = Predictions.of(rows, ranking.items, ranking.scores, sids)
     return lists, chosen

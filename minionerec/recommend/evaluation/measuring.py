@@ -9,8 +9,7 @@ from minionerec.core.artefacts import write_json
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import corpus_contexts
-from minionerec.metrics.predictions import FILE, GIVEN, SESSION_CONTEXT, Predictions
+from minionerec.metrics.predictions import FILE, GIVEN, Predictions, baselines_lack
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranked import write_ranks
 from minionerec.metrics.ranking import check_ks
@@ -28,7 +27,6 @@ from minionerec.recommend.evaluation.baseline_lists import write_baseline_lists
 from minionerec.recommend.rankers.baselines import Chosen, make_baselines
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.lists import rank_rows
-from minionerec.recommend.rankers.protocol import Queries
 
 logger = get_logger(__name__)
 
@@ -105,7 +103,8 @@ class Measured:
         if self.chosen is not None:
             baselines = {name: found for name, found in self.lists.items() if name != self.name}
             write_baseline_lists(folder, baselines, self.chosen)
-            tables.append("\n".join(self.chosen.sentences()))
+            lacking = [baselines_lack(self.predictions.given)] if self.predictions.given else []
+            tables.append("\n".join([*self.chosen.sentences(), *lacking]))
         if table is not None:
             write_published_json(folder / JSON_FILE, self.predictions, inputs)
         metrics: dict[str, Any] = {"split_rule": self.corpus.split, **self._about(), **about, "resampled": USERS}
@@ -118,7 +117,6 @@ def measure(
     corpus: Corpus,
     split: str,
     rows: SplitExamples,
-    queries: Queries,
     predictions: Predictions,
     name: str,
     table: CandidateGroups | None,
@@ -130,13 +128,10 @@ def measure(
 ) -> Measured:
     """Compute the metrics of lists, and of the baselines on the same examples.
 
-    Where the recommender was given the session context, so are the baselines.
-
     Args:
         corpus: Items and examples.
         split: Name of the split.
         rows: The examples of the split.
-        queries: Their queries, as the recommender was given them.
         predictions: Their lists.
         name: Name of the recommender in tables.
         table: SIDs, or titles, that items share; None where there are none.
@@ -147,12 +142,9 @@ def measure(
     """
     lists, chosen = {name: predictions}, None
     if baselines:
-        given = SESSION_CONTEXT in (predictions.given or ())
-        contexts = corpus_contexts(corpus, "valid") if given else None
-        chosen, rankers = make_baselines(corpus, table, contexts=contexts)
-        shared = queries if chosen.given else None
+        chosen, rankers = make_baselines(corpus, table)
         for other, baseline in rankers.items():
-            lists[other] = rank_rows(baseline, rows, list_length, corpus.n_items, table=table, queries=shared)
+            lists[other] = rank_rows(baseline, rows, list_length, corpus.n_items, table=table)
     metrics = metrics_at(check_ks(ks, list_length), False)
     results = Results(
         {other: RecommenderResults.from_lists(other, found, list_length) for other, found in lists.items()},

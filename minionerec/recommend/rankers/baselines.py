@@ -1,8 +1,7 @@
 """Baselines: popularity, newest items, transition counts, EASE, text and a mixture, chosen on validation examples.
 
 The constants of a corpus are those of a grid with the highest NDCG@10 on its validation examples; test examples are
-never read. `make_baselines` finds them and builds the rankers. Given the session contexts of the validation examples,
-it chooses constants for each context too, and the rankers read the context of a query.
+never read. `make_baselines` finds them and builds the rankers.
 
 References: transition counts: Garcin et al. 2013 and the sequential rules of Ludewig and Jannach 2018, section 3.1;
 EASE: Steck 2019, equation 8.
@@ -22,14 +21,12 @@ from scipy.sparse import csr_array, eye_array
 
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger, progress
-from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.ease import count_together, ease_weights
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME
 from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import Windows, padded_windows
-from minionerec.metrics.predictions import SESSION_CONTEXT
 from minionerec.metrics.ranking import ranking_metrics, ranks_in
 from minionerec.models.nn.experts import EXPERTS, FEATURES
 from minionerec.recommend.rankers.candidates import (
@@ -184,9 +181,6 @@ class Chosen:
         examples: Validation examples that they were chosen by; 0 where there are none, and these are the defaults.
         valid: NDCG@10 of each baseline on these examples, by name, in the unit of the evaluation.
         unit: That unit: "item", or what items share, e.g. "SID".
-        by_context: The constants for examples of each session context, by its name, chosen on the validation examples
-            of that context alone; None where constants are the same whatever the context.
-        of: Of constants for one session context, the number of all validation examples that have it.
         text: Constants of the neighbours by text; None where these are left out, of more than `ALL_PAIRS` candidates
             or where no item has a text.
         mixture: Constants of the mixture of baselines; None where it is left out, of more than `ALL_PAIRS` candidates
@@ -201,8 +195,6 @@ class Chosen:
     examples: int = 0
     valid: Mapping[str, float] | None = None
     unit: str = "item"
-    by_context: Mapping[str, "Chosen"] | None = None
-    of: int | None = None
     text: TextConstants | None = TextConstants()
     mixture: MixtureConstants | None = None
 
@@ -214,34 +206,13 @@ class Chosen:
         return [name for name in NAMES if name not in left_out]
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """What baselines with these constants read beyond the history; empty for nothing."""
-        return (SESSION_CONTEXT,) if self.by_context else ()
-
-    def strongest_of(self, given: tuple[str, ...]) -> str | None:
-        """The baseline that is best on validation of those that were given something; None without validation examples.
-
-        Of those that were given the session context, by the validation examples whose context is known.
-        """
-        sums = dict[str, float]()
-        for part in (self.by_context or {}).values() if given else (self,):
-            for name, value in (part.valid or {}).items():
-                sums[name] = sums.get(name, 0) + (part.of or 1) * value
-        return max(sums, key=sums.__getitem__, default=None)
+    def strongest(self) -> str | None:
+        """The baseline that is best on validation; None without validation examples."""
+        valid = self.valid or {}
+        return max(valid, key=valid.__getitem__, default=None)
 
     def sentences(self) -> list[str]:
-        """One line per baseline with constants, and one on how they were chosen; then those of each session context."""
-        found = self._sentences("")
-        if self.by_context:
-            found.append(
-                "given session context: the baselines are given it as the model is, an example is ranked by the "
-                "constants of its context, and by those above where that is unknown"
-            )
-        for context, own in (self.by_context or {}).items():
-            found += own._sentences(f", session context {context}")
-        return found
-
-    def _sentences(self, where: str) -> list[str]:
+        """One line per baseline with constants, and one on how they were chosen."""
         counts = self.transitions
         texts = {
             POPULARITY: _half_life(self.popularity_half_life) + _seen(self.popularity_exclude_seen),
@@ -268,17 +239,14 @@ class Chosen:
         found = []
         for name, text in texts.items():
             value = (self.valid or {}).get(name)
-            found.append(f"{name}{where}: {text}" + ("" if value is None else f"; validation {METRIC} {value:.4f}"))
-        drawn = f"{self.examples:,}" if self.of in (None, self.examples) else f"{self.examples:,} of {self.of:,}"
-        how = f"chosen on {drawn} validation examples, by {self.unit}"
-        found.append(f"constants{where}: {how if self.examples else 'defaults, for there are no validation examples'}")
+            found.append(f"{name}: {text}" + ("" if value is None else f"; validation {METRIC} {value:.4f}"))
+        how = f"chosen on {self.examples:,} validation examples, by {self.unit}"
+        found.append(f"constants: {how if self.examples else 'defaults, for there are no validation examples'}")
         return found
 
     def to_json(self) -> dict[str, Any]:
         """The content of `baselines.json`."""
-        left_out = ("by_context", None), ("of", None)
-        content = asdict(self, dict_factory=lambda pairs: dict(pair for pair in pairs if pair not in left_out))
-        return {**content, "metric": METRIC, "strongest": self.strongest_of(self.given)}
+        return {**asdict(self), "metric": METRIC, "strongest": self.strongest}
 
     @classmethod
     def from_json(cls, content: Any, where: str) -> "Chosen":
@@ -288,7 +256,7 @@ class Chosen:
             ArtefactError: If it is something else.
         """
         try:
-            optional = dict.fromkeys(("by_context", "of", "text", "mixture"))
+            optional = dict.fromkeys(("text", "mixture"))
             known = {name: {**optional, **content}[name] for name in cls.__dataclass_fields__}
             return TypeAdapter(cls).validate_json(json.dumps(known), strict=True)
         except (TypeError, KeyError, ValueError) as error:
@@ -825,7 +793,6 @@ class MixtureOfBaselines(_Scored):
     def _scores(self, queries: Queries) -> Iterator[np.ndarray]:
         for start in range(0, len(queries), _MIXED_ROWS):
             part = queries.take(range(start, min(start + _MIXED_ROWS, len(queries))))
-            part = replace(part, session_context=None)
             yield from pooled_log_probs(self.experts, self.counts.numbers, part).numpy()[:, self.counts.position]
 
 
@@ -879,31 +846,10 @@ def _examples_of(trained: int) -> int:
     return min(_EXAMPLES, max(_FEWEST_EXAMPLES, _PRODUCT // max(1, trained)))
 
 
-def _validation(
-    rows: BaselineExamples, contexts: np.ndarray | None = None
-) -> tuple[SplitExamples, np.ndarray, Mapping[int, tuple[np.ndarray, int]]] | None:
-    """Fixed samples of the validation examples that constants are chosen by; None without any.
-
-    Returns:
-        All examples that are read; int64 (S,), positions of those that the constants for examples of any context are
-        chosen by; and the same of the constants for each known session context, an index into `SESSION_CONTEXTS`, with
-        the number of all validation examples that have it.
-    """
-    data, most = rows.data, _examples_of(rows.data.sizes["train"])
-    if not data.sizes["valid"]:
-        return None
-    every, known = data.sample_numbers("valid", most, 0), dict[int, tuple[np.ndarray, int]]()
-    for context in (SAME, LATER) if contexts is not None else ():
-        own = np.flatnonzero(contexts == context)
-        if len(own) > most:
-            drawn = np.sort(np.random.default_rng(0).choice(len(own), most, replace=False, shuffle=False))
-        else:
-            drawn = np.arange(len(own))
-        if len(own):
-            known[context] = own[drawn], len(own)
-    numbers = np.unique(np.concatenate([every, *(drawn for drawn, _ in known.values())]))
-    positions = {context: (np.searchsorted(numbers, drawn), count) for context, (drawn, count) in known.items()}
-    return data.chosen("valid", numbers), np.searchsorted(numbers, every), positions
+def _validation(rows: BaselineExamples) -> SplitExamples | None:
+    """A fixed sample of the validation examples, by which constants are chosen; None without any."""
+    most = _examples_of(rows.data.sizes["train"])
+    return rows.data.sample("valid", most, 0) if rows.data.sizes["valid"] else None
 
 
 def _ndcg_values(ranks: np.ndarray) -> np.ndarray:
@@ -1214,45 +1160,12 @@ def _ridge_values(
     return found
 
 
-class ByContext:
-    """Ranks each query by the ranker of its session context.
-
-    Args:
-        unknown: Ranks queries of a context that is unknown, or has no ranker.
-        known: Rankers by context, indices into `SESSION_CONTEXTS`.
-    """
-
-    context = frozenset({"session_context"})
-
-    def __init__(self, unknown: Ranker, known: Mapping[int, Ranker]):
-        self.unknown, self.known = unknown, known
-
-    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
-        """See `minionerec.recommend.rankers.protocol.Ranker`.
-
-        Raises:
-            ConfigError: If there are fewer than `k` candidates.
-        """
-        contexts = queries.session_context
-        own = np.full(len(queries), UNKNOWN) if contexts is None else contexts
-        items: list[Sequence[int]] = [()] * len(queries)
-        scores: list[Sequence[float]] = [()] * len(queries)
-        for context in np.unique(own).tolist():
-            rows = np.flatnonzero(own == context)
-            part = None if allowed is None else allowed.take(rows)
-            found = self.known.get(context, self.unknown).rank(queries.take(rows), k, part)
-            for row, listed, values in zip(rows.tolist(), found.items, found.scores, strict=True):
-                items[row], scores[row] = listed, values
-        return Ranking(items, scores)
-
-
 def make_baselines(
     data: Corpus,
     table: CandidateGroups | None = None,
     chosen: Chosen | None = None,
     *,
     masked: bool = False,
-    contexts: np.ndarray | None = None,
 ) -> tuple[Chosen, dict[str, Ranker]]:
     """The constants that are best on the validation examples, and the baselines with them; test examples are not read.
 
@@ -1265,9 +1178,6 @@ def make_baselines(
         table: SIDs of the same items; with them lists hold distinct SIDs, and NDCG@10 is theirs, without them items.
         chosen: The constants, where they are known.
         masked: Whether seen items may not be listed, as some protocols have it.
-        contexts: int8 (V,), the session context of each validation example, an index into `SESSION_CONTEXTS`. Where
-            some are known, constants are chosen for each context too, on the validation examples that have it, and the
-            baselines rank each query by those of its context. None: constants are the same whatever the context.
 
     Returns:
         The constants, the defaults where there are no validation examples; and the baselines by name.
@@ -1278,77 +1188,41 @@ def make_baselines(
     mixed_counts = cache(lambda: MixedCounts(rows))
     alike = None if chosen is not None and chosen.text is None else text_similarities(rows)
     if chosen is not None:
-        plain, known = _rankers(rows, chosen, weights, alike, mixed_counts), chosen.by_context or {}
-        parts = {
-            SESSION_CONTEXTS.index(name): _rankers(rows, own, weights, alike, mixed_counts)
-            for name, own in known.items()
-        }
-        return chosen, _by_context(plain, parts)
-    samples, with_ease = _validation(rows, contexts), rows.size <= ALL_PAIRS
-    if samples is None:
+        return chosen, _rankers(rows, chosen, weights, alike, mixed_counts)
+    examples, with_ease = _validation(rows), rows.size <= ALL_PAIRS
+    if examples is None:
         ridge, text = Chosen.ridge if with_ease else None, None if alike is None else Chosen.text
         chosen = Chosen(ridge=ridge, unit=rows.unit, text=text)
         return chosen, _rankers(rows, chosen, weights, alike, mixed_counts)
-    examples, every, of_contexts = samples
-    popularity = _popularity_values(rows, examples)
-    ridges: dict[float | None, dict[tuple[float, SeenLast], np.ndarray]] = {}
-    whole = TransitionGrid(rows, examples, _best_setting(popularity, every)[0])
-
-    def choose(which: np.ndarray, of: int | None) -> tuple[Chosen, dict[str, Ranker]]:
-        """The constants that are best on some of the examples, int64 (S,), and the baselines with them."""
-        half_life, popularity_last = _best_setting(popularity, which)
-        grid = whole
-        if len(which) < len(examples) or half_life != whole.half_life:
-            grid = TransitionGrid(rows, examples.take(which), half_life, whole)
-        part, transitions = grid.examples, grid.best()
-        ridge: float | None = None
-        ease_last: SeenLast = False
-        if with_ease:
-            if half_life not in ridges:
-                ridges[half_life] = _ridge_values(rows, examples, grid.scored, together())
-            ridge, ease_last = _best_setting(ridges[half_life], which)
-        text, reached = None, {TRANSITIONS: grid.value(transitions)}
-        if alike is not None:
-            texts = _TextGrid(alike, grid)
-            text = texts.best()
-            reached[TEXT] = texts.value(text)
-        mixed = mixed_counts().fit(part) if rows.size <= ALL_PAIRS else None
-        mixture = None
-        if mixed is not None:
-            mixture, reached[MIXTURE] = mixed
-        found = Chosen(
-            half_life,
-            transitions,
-            ridge,
-            popularity_last,
-            ease_last,
-            len(which),
-            None,
-            rows.unit,
-            of=of,
-            text=text,
-            mixture=mixture,
-        )
-        rankers = _rankers(rows, found, weights, alike, mixed_counts)
-        valid = {
-            name: reached[name] if name in reached else valid_ndcg(ranker, rows, part)
-            for name, ranker in rankers.items()
-            if not rows.masked or name != RECENT
-        }
-        return replace(found, valid=valid), rankers
-
-    chosen, plain = choose(every, None)
-    own, parts = dict[str, Chosen](), dict[int, dict[str, Ranker]]()
-    for context, (which, count) in of_contexts.items():
-        own[SESSION_CONTEXTS[context]], parts[context] = choose(which, count)
-    chosen = replace(chosen, by_context=own or None)
+    half_life, popularity_last = _best_setting(_popularity_values(rows, examples))
+    grid = TransitionGrid(rows, examples, half_life)
+    transitions = grid.best()
+    chosen = Chosen(half_life, transitions, None, popularity_last, examples=len(examples), unit=rows.unit, text=None)
+    reached = {TRANSITIONS: grid.value(transitions)}
+    if with_ease:
+        ridge, ease_last = _best_setting(_ridge_values(rows, examples, grid.scored, together()))
+        chosen = replace(chosen, ridge=ridge, ease_exclude_seen=ease_last)
+    if alike is not None:
+        texts = _TextGrid(alike, grid)
+        text = texts.best()
+        chosen, reached[TEXT] = replace(chosen, text=text), texts.value(text)
+    if rows.size <= ALL_PAIRS and (mixed := mixed_counts().fit(examples)) is not None:
+        constants, reached[MIXTURE] = mixed
+        chosen = replace(chosen, mixture=constants)
+    rankers = _rankers(rows, chosen, weights, alike, mixed_counts)
+    valid = {
+        name: reached[name] if name in reached else valid_ndcg(ranker, rows, examples)
+        for name, ranker in rankers.items()
+        if not rows.masked or name != RECENT
+    }
+    chosen = replace(chosen, valid=valid)
     logger.info("Baselines: %s.", "; ".join(chosen.sentences()))
-    return chosen, _by_context(plain, parts)
+    return chosen, rankers
 
 
-def _best_setting(values: Mapping[_Setting, np.ndarray], which: np.ndarray | slice) -> _Setting:
-    """The first setting with the highest mean over some of the examples."""
-    return max(values, key=lambda setting: values[setting][which].mean())
+def _best_setting(values: Mapping[_Setting, np.ndarray]) -> _Setting:
+    """The first setting with the highest mean over the examples."""
+    return max(values, key=lambda setting: values[setting].mean())
 
 
 def _rankers(
@@ -1358,7 +1232,7 @@ def _rankers(
     alike: csr_array | None,
     mixed_counts: Callable[[], MixedCounts],
 ) -> dict[str, Ranker]:
-    """The baselines with some constants, whatever the session context.
+    """The baselines with some constants.
 
     Args:
         rows: What they are computed from.
@@ -1380,13 +1254,3 @@ def _rankers(
     if chosen.mixture is not None:
         found[MIXTURE] = MixtureOfBaselines(rows, mixed_counts(), chosen.mixture, half_life)
     return found
-
-
-def _by_context(plain: dict[str, Ranker], parts: Mapping[int, Mapping[str, Ranker]]) -> dict[str, Ranker]:
-    """The baselines that read the session context, from those of each; those of all alone where there are no others."""
-    if not parts:
-        return plain
-    return {
-        name: ByContext(of, {context: own[name] for context, own in parts.items() if name in own})
-        for name, of in plain.items()
-    }

@@ -57,20 +57,23 @@ def with_experts(bundle: Bundle, corpus: Corpus, seed: int) -> tuple[Bundle, dic
     experts = corpus_experts(corpus, numbers, corpus_likeness(corpus, numbers)).to(device)
     ranker = LanguageRanker(bundle, corpus)
     rows = corpus.chosen("valid", corpus.sample_numbers("valid", MOST_EXAMPLES, seed))
-    queries = split_queries(rows, ranker.context)
-    heldout = held_out_windows(rows, numbers, corpus.max_history, "session_context" in ranker.context)
+    queries = split_queries(rows, ranker.features, ranker.context)
+    heldout = held_out_windows(rows, numbers, corpus.max_history, ranker.features)
     heldout["older"] = older_sids(rows, numbers, corpus.max_history)
     search = ExpertSearch(ranker, experts)
     if not search.scores_all:  # the experts alone name candidates, by weights that were fitted without a model
         fit_experts(experts, heldout, None, seed)
-    variants = [replace(queries, session_context=None), *([] if queries.session_context is None else [queries])]
+    variants = [replace(queries, context={}), *([queries] if ranker.features else [])]
     sids, scores = (
         torch.stack(parts) for parts in zip(*(_candidates(search, variant) for variant in variants), strict=True)
     )
 
     def score(rows: np.ndarray, contexts: np.ndarray) -> tuple[torch.Tensor, torch.Tensor | None]:
-        given = np.minimum(contexts != UNKNOWN, len(variants) - 1)
-        return dense(BeamResult(sids[given, rows].to(device), scores[given, rows].to(device)), search.n_sids)
+        given = (contexts != UNKNOWN).any(1) & (len(variants) > 1)
+        return dense(
+            BeamResult(sids[given.astype(int), rows].to(device), scores[given.astype(int), rows].to(device)),
+            search.n_sids,
+        )
 
     fitted = fit_experts(experts, heldout, score, seed)
     if fitted is None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from minionerec.data.contexts import UNKNOWN
 from minionerec.models.backbone.catalogue.blocks import newest_slots
 from minionerec.models.decoding.beam import BeamResult, beam_search
 from minionerec.models.decoding.branches import SearchModel, pad_left
@@ -57,11 +56,9 @@ def pooled_log_probs(
         histories[row, : len(history)] = numbers[np.asarray(history, dtype=np.int64)] + 1
         before = np.asarray(seen, dtype=np.int64)[: len(seen) - len(history)]
         older.append((numbers[before] + 1).tolist())
-    contexts = np.full(len(queries), UNKNOWN) if queries.session_context is None else queries.session_context
     given = torch.from_numpy(histories).to(device)
-    known = torch.from_numpy(contexts.astype(np.int64)).to(device)
     past = pad_left(older, device)[0] if any(older) else None
-    pooled: torch.Tensor = experts(log_probs, given, *newest_slots(given), known, past, scored)
+    pooled: torch.Tensor = experts(log_probs, given, *newest_slots(given), past, scored)
     return pooled
 
 

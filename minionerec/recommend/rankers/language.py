@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.contexts import RequestFeature
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -26,6 +27,7 @@ from minionerec.models.decoding.names import (
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.recommend.rankers.candidates import CandidateGroups, candidate_maxima, list_items, ranked_items
 from minionerec.recommend.rankers.experts import ExpertSearch
 from minionerec.recommend.rankers.protocol import Allowed, Assistant, Queries, Ranking, context_used
@@ -164,21 +166,22 @@ class LanguageRanker:
     @property
     def context(self) -> frozenset[str]:
         """The context of queries that it or its assistant reads."""
-        own = frozenset(["session_context"] * self._uses_context + ["events"] * bool(self.builder.wording.events))
+        own = frozenset(["events"] * bool(self.builder.wording.events))
+        own |= {feature.name for feature in self.features}
         return own if self.assistant is None else own | context_used(self.assistant)
 
-    @cached_property
-    def _uses_context(self) -> bool:
-        return self.builder.prompt_uses_context(self.bundle.task)
+    @property
+    def features(self) -> tuple[RequestFeature, ...]:
+        """The request features that it or its assistant reads."""
+        own = self.builder.wording.context if self.bundle.task == NEXT_SID else ()
+        return own if self.assistant is None else tuple(dict.fromkeys([*own, *self.assistant.features]))
 
     def prompts(self, queries: Queries) -> tuple[list[str], list[list[int]], int]:
         """The prompt of the model for each query, its token ids, and how many were truncated."""
-        contexts = np.zeros(len(queries), np.int8) if queries.session_context is None else queries.session_context
+        codes = queries.codes([feature.name for feature in self.builder.wording.context])
         texts = [
             self.builder.prompt(self.bundle.task, history=history, context=context, events=events)
-            for history, context, events in zip(
-                queries.histories, contexts.tolist(), queries.history_events, strict=True
-            )
+            for history, context, events in zip(queries.histories, codes.tolist(), queries.history_events, strict=True)
         ]
         return texts, *encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
+from minionerec.data.contexts import UNKNOWN, RequestFeature, context_codes
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import row_contexts
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
@@ -15,18 +15,23 @@ from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Rank
 logger = get_logger(__name__)
 
 
-def split_queries(rows: SplitExamples, used: Collection[str], *, given: bool = True) -> Queries:
-    """The queries of examples, with the context that a service would have, which sees a user stay, or come back.
+def split_queries(
+    rows: SplitExamples, features: Sequence[RequestFeature] = (), used: Collection[str] = (), *, given: bool = True
+) -> Queries:
+    """The queries of examples, with the request features that a service would know.
 
     Args:
         rows: The examples.
-        used: The context that the ranker reads; see `minionerec.recommend.rankers.protocol.context_used`.
-        given: Whether the session context is given; if not, it is unknown for all.
+        features: Request features that the ranker reads; see `minionerec.recommend.rankers.protocol.features_used`.
+        used: What else it reads; see `minionerec.recommend.rankers.protocol.context_used`.
+        given: Whether request features are given; if not, they are unknown for all.
     """
-    context = None
-    if "session_context" in used:
-        context = row_contexts(rows.times if given else None, len(rows))
-        logger.info("The session context of %d of %d examples is known.", np.count_nonzero(context), len(rows))
+    context = {}
+    if features and given:
+        codes = context_codes(features, rows)
+        context = {feature.name: codes[:, column] for column, feature in enumerate(features)}
+        known = [f"{name} of {np.count_nonzero(values != UNKNOWN)}" for name, values in context.items()]
+        logger.info("Known of %d examples: %s.", len(rows), ", ".join(known))
     events = rows.seen_events.tolist() if "events" in used and rows.events is not None else None
     return Queries(rows.histories.tolist(), context, rows.seen.tolist(), events)
 
@@ -55,7 +60,7 @@ def rank_rows(
     Raises:
         DataError: If the lists violate the contract of `Ranker`; the message gives the row.
     """
-    queries = split_queries(rows, ()) if queries is None else queries
+    queries = split_queries(rows) if queries is None else queries
     ranking = ranker.rank(queries, k, allowed)
     check_ranking(ranking, len(rows), k, n_items, table, allowed)
     sids = None if table is None else table.sids

@@ -26,7 +26,7 @@ from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.registry import MODEL_FILE, load_sequential
 from minionerec.recommend.rankers.experts import pooled_log_probs
 from minionerec.recommend.rankers.language import LanguageRanker, Search, TitleRanker
-from minionerec.recommend.rankers.protocol import Assistant, Queries, Ranker
+from minionerec.recommend.rankers.protocol import Assistant, Queries, Ranker, features_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.sid.table import SidTable
 
@@ -54,7 +54,7 @@ def sequential_assistant(ranker: SequentialRanker, candidate_of_item: np.ndarray
         empty = torch.tensor([len(history) == 0 for history in queries.histories], device=found.device)
         return sum_to_leaves(torch.where(empty.unsqueeze(1), popular, found), candidates, size)
 
-    return Assistant(ranker.name, ranker.context, log_probs)
+    return Assistant(ranker.name, ranker.context, ranker.features, log_probs)
 
 
 def checkpoint_assistant(ranker: LanguageRanker, name: str) -> Assistant:
@@ -76,7 +76,7 @@ def checkpoint_assistant(ranker: LanguageRanker, name: str) -> Assistant:
             by_number = pooled_log_probs(ranker.experts.experts, ranker.table.sid_numbers, queries, by_number)
         return by_number.log_softmax(-1)
 
-    return Assistant(name, ranker.context, log_probs)
+    return Assistant(name, ranker.context, ranker.features, log_probs)
 
 
 def load_ranker(
@@ -157,6 +157,12 @@ def load_assistant(
         ArtefactError: As `load_ranker`, and if its candidates are not those of the search.
     """
     found = load_ranker(path, corpus, corpus_path=corpus_path, dtype=dtype)
+    for feature in features_used(found, corpus):
+        if any(own.name == feature.name and own != feature for own in ranker.features):
+            raise ArtefactError(
+                f"assistant {path}: its request feature {feature.name} has other values than that of the checkpoint. "
+                "Give one that was trained on the same corpus and splits."
+            )
     if isinstance(found, SequentialRanker):
         return sequential_assistant(found, ranker.table.sid_numbers, corpus.popularity())
     if isinstance(found, LanguageRanker) and np.array_equal(found.table.sid_numbers, ranker.table.sid_numbers):

@@ -1,14 +1,15 @@
 """The interface of rankers, from queries to ranked items with scores; all rankers can be evaluated and served."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.contexts import GAP, UNKNOWN, RequestFeature, chosen_features
+from minionerec.data.corpus import Corpus
 
 if TYPE_CHECKING:
     import torch
@@ -16,29 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Queries:
-    """A batch of queries: histories and further context of the requests.
+    """A batch of queries: histories and request features.
 
-    A ranker reads the context it was trained with and ignores the rest. Further context, such as hour or device, is a
-    further field here: an array of R values, or None if unknown.
+    A ranker reads the features it was trained with and ignores the rest.
 
     Attributes:
         histories: For each of R queries its item indices, int32, oldest first; may be empty.
-        session_context: int8 (R,), whether the next item is wanted in the same session as the history's newest item or
-            later, indices into `minionerec.data.contexts.SESSION_CONTEXTS`; None: unknown for all. After an empty
-            history it is unknown whatever is given.
+        context: Name of a request feature → int16 (R,), its codes (`minionerec.data.contexts.RequestFeature`) by the
+            ranker that is asked; features that are not named are unknown. After an empty history the gap is unknown
+            whatever is given.
         seen: For each query all items that the user had, int32, oldest first, of which the history may be the newest
             alone; the histories if None.
         events: For each query the event of each of these items, int16, numbers of the corpus's `event_names`, -1 where
             unknown; None: unknown for all.
 
     Example:
-        >>> queries = Queries([np.array([3, 1]), np.array([])], np.array([1, 2], np.int8))
-        >>> queries.session_context.tolist(), len(queries.take([1, 0, 0]))
+        >>> queries = Queries([np.array([3, 1]), np.array([])], {"gap": np.array([1, 2], np.int16)})
+        >>> queries.context["gap"].tolist(), len(queries.take([1, 0, 0]))
         ([1, 0], 3)
     """
 
     histories: Sequence[np.ndarray]
-    session_context: np.ndarray | None = None
+    context: Mapping[str, np.ndarray] = field(default_factory=dict)
     seen: Sequence[np.ndarray] = None  # type: ignore[assignment]
     events: Sequence[np.ndarray] | None = None
 
@@ -50,13 +50,13 @@ class Queries:
         """
         if self.seen is None:
             object.__setattr__(self, "seen", self.histories)
-        for name in ("seen", "events", *CONTEXT):
-            values = getattr(self, name)
+        for name, values in {"seen": self.seen, "events": self.events, **self.context}.items():
             if values is not None and len(values) != len(self):
                 raise DataError(f"{name} has {len(values)} values for {len(self)} histories; give one for each.")
-        if self.session_context is not None:
+        if GAP in self.context:
             empty = [len(history) == 0 for history in self.histories]
-            object.__setattr__(self, "session_context", np.where(empty, UNKNOWN, self.session_context).astype(np.int8))
+            gaps = np.where(empty, UNKNOWN, self.context[GAP]).astype(np.int16)
+            object.__setattr__(self, "context", {**self.context, GAP: gaps})
 
     def __len__(self) -> int:
         """Number of queries, R."""
@@ -65,12 +65,11 @@ class Queries:
     def take(self, rows: Sequence[int] | np.ndarray) -> "Queries":
         """Some of the queries, in the order of `rows`."""
         chosen = np.asarray(rows, dtype=np.int64)
-        context = {name: getattr(self, name) for name in CONTEXT}
         return Queries(
             [self.histories[row] for row in rows],
+            {name: codes[chosen] for name, codes in self.context.items()},
             seen=[self.seen[row] for row in rows],
             events=None if self.events is None else [self.events[row] for row in rows],
-            **{name: None if values is None else values[chosen] for name, values in context.items()},
         )
 
     def without_items(self, items: Sequence[int]) -> "Queries":
@@ -88,15 +87,25 @@ class Queries:
 
     @classmethod
     def joined(cls, parts: Sequence["Queries"]) -> "Queries":
-        """Several batches as one; context missing in one of them is unknown for all."""
-        joined: dict[str, Any] = {}
-        for name in CONTEXT:
-            values = [getattr(part, name) for part in parts]
-            joined[name] = np.concatenate(values) if values and all(each is not None for each in values) else None
-        joined["seen"] = [past for part in parts for past in part.seen]
+        """Several batches as one; a feature that one of them lacks is unknown there."""
+        names = dict.fromkeys(name for part in parts for name in part.context)
+        events = None
         if any(part.events is not None for part in parts):
-            joined["events"] = [events for part in parts for events in part.known_events]
-        return cls([history for part in parts for history in part.histories], **joined)
+            events = [of for part in parts for of in part.known_events]
+        return cls(
+            [history for part in parts for history in part.histories],
+            {name: np.concatenate([part.codes([name])[:, 0] for part in parts]) for name in names},
+            [past for part in parts for past in part.seen],
+            events,
+        )
+
+    def codes(self, names: Sequence[str]) -> np.ndarray:
+        """Codes of request features, unknown where they are not named: int16 (R, F), in the order of `names`."""
+        codes = np.full((len(self), len(names)), UNKNOWN, dtype=np.int16)
+        for column, name in enumerate(names):
+            if name in self.context:
+                codes[:, column] = self.context[name]
+        return codes
 
     @property
     def known_events(self) -> Sequence[np.ndarray]:
@@ -113,27 +122,33 @@ class Queries:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Names of the context known for some queries, such as "session context"."""
-        known = {name: getattr(self, name) for name in CONTEXT}
-        given = [name.replace("_", " ") for name, values in known.items() if values is not None and values.any()]
-        return (*given, *["events"] * (self.events is not None))
+        """Names of the request features known for some queries; and "events"."""
+        known = [name for name, codes in self.context.items() if (codes != UNKNOWN).any()]
+        return (*known, *["events"] * (self.events is not None))
 
     def key(self, row: int) -> tuple[object, ...]:
         """A key that is equal for queries that are the same to a ranker."""
-        context = (getattr(self, name) for name in CONTEXT)
         items = tuple(self.histories[row].tolist()), tuple(self.seen[row].tolist())
         events = None if self.events is None else tuple(self.events[row].tolist())
-        return *items, events, *(None if values is None else values[row] for values in context)
-
-
-CONTEXT = tuple(field.name for field in fields(Queries) if field.name not in ("histories", "seen", "events"))
-"""The context fields of a query besides its history and what was seen."""
+        return *items, events, *((name, int(codes[row])) for name, codes in sorted(self.context.items()))
 
 
 def context_used(ranker: object) -> frozenset[str]:
-    """The names of `CONTEXT`, and "events", that a ranker uses, by its attribute `context`; none without it."""
-    found: frozenset[str] = getattr(ranker, "context", frozenset())
-    return found
+    """The request features, and "events", that a ranker reads, by its attribute `context`; none without it."""
+    names: frozenset[str] = getattr(ranker, "context", frozenset())
+    return names
+
+
+def features_used(ranker: object, corpus: Corpus) -> tuple[RequestFeature, ...]:
+    """The request features that a ranker reads, by its attribute `features`; else those of a corpus that it names.
+
+    Raises:
+        ConfigError: If the corpus does not have one that it names.
+    """
+    features: tuple[RequestFeature, ...] | None = getattr(ranker, "features", None)
+    if features is None:
+        features = chosen_features(corpus, sorted(context_used(ranker) - {"events"}))
+    return features
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)
@@ -265,8 +280,9 @@ class Ranker(Protocol):
     """A ranker of the items of one corpus.
 
     A user's own ranker is given by the dotted path of a function that takes a `Corpus` and returns such an object. A
-    ranker that reads more of a query than its history declares it: `context`, a frozenset of names of `CONTEXT`, and
-    "events".
+    ranker that reads more of a query than its history declares it: `context`, a frozenset of names of request features,
+    and "events". The codes of the features are those of the corpus, unless the ranker has `features`
+    (`minionerec.data.contexts.RequestFeature`).
     """
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
@@ -291,10 +307,12 @@ class Assistant:
     Attributes:
         name: Its name in tables.
         context: See `Ranker`.
+        features: Request features that it reads.
         log_probs: From B queries to the log-probabilities of all candidates (SIDs, or titles), float32 (B, S), by their
             numbers in the trie; each row's probabilities sum to 1.
     """
 
     name: str
     context: frozenset[str]
+    features: tuple[RequestFeature, ...]
     log_probs: "Callable[[Queries], torch.Tensor]"

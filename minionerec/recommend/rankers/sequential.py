@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.contexts import RequestFeature
 from minionerec.data.rows import SplitExamples
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import masked_scores, top_items
@@ -38,8 +39,17 @@ class SequentialRanker:
 
     @property
     def context(self) -> frozenset[str]:
-        """What it reads of queries beside their histories: the session context, of models that were trained with it."""
-        return frozenset() if self.model.session_states is None else frozenset({"session_context"})
+        """The names of `features`."""
+        return frozenset(feature.name for feature in self.features)
+
+    @property
+    def features(self) -> tuple[RequestFeature, ...]:
+        """The request features that the model was trained with."""
+        return self.model.features
+
+    def _codes(self, queries: Queries) -> np.ndarray:
+        """The codes of queries, int16 (R, F)."""
+        return queries.codes([feature.name for feature in self.features])
 
     @cached_property
     def item_vectors(self) -> np.ndarray:
@@ -57,14 +67,14 @@ class SequentialRanker:
             DataError: If a history has an unknown item.
         """
         self.model.eval()
-        rows, contexts = _rows(queries), queries.session_context
+        rows, contexts = _rows(queries), self._codes(queries)
         chunks = masked_scores(self.model, rows, "keep", self.device, "scoring", contexts=contexts)
         return torch.cat([scores[:, 1:] for _, scores in chunks])
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`; of equal scores the lower item index comes first."""
         masks = None if allowed is None or allowed.unrestricted else allowed.rows
-        cutoff, rows, contexts = min(k, self.model.num_items), _rows(queries), queries.session_context
+        cutoff, rows, contexts = min(k, self.model.num_items), _rows(queries), self._codes(queries)
         found, scores = top_items(self.model, rows, "keep", self.device, cutoff, masks, contexts=contexts)
         real = scores > -np.inf
         return Ranking(

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { byId, make, plural } from "./dom.js";
-import { setUpFilters } from "./filters.js";
+import { setUpFilters, words } from "./filters.js";
 import { setUpHistory } from "./history.js";
 import { setUpList } from "./list.js";
 import { setUpSearch } from "./search.js";
@@ -13,6 +13,8 @@ const WAIT_MS = 60; // changes within it make one request
 const QUIET_MS = 150; // slower answers show a line above the list
 
 const LONGEST = 50;
+const UNKNOWN = "unknown"; // the value of a request feature that is not given
+const GAP = "gap";
 
 let view = readView(location.hash);
 let model = null;
@@ -49,18 +51,25 @@ function showView() {
   byId("about-history").textContent = empty
     ? "Empty: recommendations for a new user. Search, or add an item from the list."
     : "Oldest first. Next to each item: its effect on the marked recommendation.";
-  showContexts();
+  showContext();
   byId("k").value = String(view.k);
   byId("k-value").textContent = String(view.k);
   byId("exclude").checked = view.exclude;
   byId("reset").hidden = !Object.keys(view.where).length;
 }
 
-/** The session context: offered with a history and a model that was conditioned on it in training. */
-function showContexts() {
-  byId("session-contexts").hidden = !view.history.length || (model?.session_contexts.length ?? 1) < 2;
-  for (const radio of byId("session-contexts").querySelectorAll("[type=radio]")) radio.checked = radio.value === view.sessionContext;
-  byId("clock").hidden = !model?.session_unit || view.sessionContext !== "unknown";
+/** Request features: offered with a model that was conditioned on them in training; the gap with a history alone. */
+function showContext() {
+  const features = (model?.context ?? []).filter(({ name }) => name !== GAP || view.history.length);
+  byId("context").hidden = !features.length;
+  const fields = features.map(({ name, values }) => {
+    const options = [UNKNOWN, ...values].map((value) =>
+      make("option", { value, selected: value === (view.context[name] ?? UNKNOWN) }, value === UNKNOWN ? "any" : value),
+    );
+    return make("label", { class: "field" }, make("span", {}, words(name)), make("select", { name }, ...options));
+  });
+  byId("features").replaceChildren(...fields);
+  byId("clock").hidden = !view.history.length || !features.some((feature) => feature.from_times);
   if (byId("chosen").value !== view.chosen) byId("chosen").value = view.chosen;
 }
 
@@ -101,15 +110,14 @@ async function update() {
   }
 }
 
-function showAnswer({ items, unknown, session_context: context }, milliseconds) {
+function showAnswer({ items, unknown, context }, milliseconds) {
   clearNotice();
   list.show(items, view.history.length > 0);
   byId("took").textContent = `${items.length} of ${plural(model.items, "item")} in ${Math.max(1, Math.round(milliseconds))} ms`;
   const notes = [];
   if (unknown.length) notes.push(`Not in the catalogue, ignored: ${unknown.join(", ")}.`);
-  if (view.sessionContext === "unknown" && context !== "unknown") {
-    notes.push(`By the time of the newest item: ${context === "same" ? "this visit" : "a later visit"}.`);
-  }
+  const derived = Object.entries(context).filter(([name, value]) => value !== UNKNOWN && value !== view.context[name]);
+  if (derived.length) notes.push(`By the times: ${derived.map(([name, value]) => `${words(name)} ${value}`).join(", ")}.`);
   if (!items.length) notes.push("No items match. Relax the filters.");
   else if (items.length < view.k) notes.push(`Only ${plural(items.length, "item")} match${items.length === 1 ? "es" : ""} the filters.`);
   byId("about-list").textContent = notes.join(" ");
@@ -169,9 +177,10 @@ async function showModel() {
   const known = new Set(model.filters.map((filter) => filter.column));
   view.where = Object.fromEntries(Object.entries(view.where).filter(([column]) => known.has(column)));
   showFilters(model.filters, view.where);
-  if (!model.session_contexts.includes(view.sessionContext)) view.sessionContext = model.session_contexts[0];
-  if (!model.session_unit) view.chosen = "";
-  showContexts();
+  const valuesOf = new Map(model.context.map(({ name, values }) => [name, values]));
+  view.context = Object.fromEntries(Object.entries(view.context).filter(([name, value]) => valuesOf.get(name)?.includes(value)));
+  if (!model.context.some((feature) => feature.from_times)) view.chosen = "";
+  showContext();
   if (changed) byId("status").textContent = "The server has loaded another model.";
 }
 
@@ -203,9 +212,11 @@ byId("reset").addEventListener("click", () => {
   byId("k").focus();
 });
 byId("k").addEventListener("input", () => change({ k: Number(byId("k").value) }));
-byId("session-contexts").addEventListener("change", ({ target }) =>
-  change(target.id === "chosen" ? { chosen: target.value } : { sessionContext: target.value }),
-);
+byId("context").addEventListener("change", ({ target }) => {
+  if (target.id === "chosen") return change({ chosen: target.value });
+  const { [target.name]: _, ...others } = view.context;
+  change({ context: target.value === UNKNOWN ? others : { ...others, [target.name]: target.value } });
+});
 byId("exclude").addEventListener("change", () => change({ exclude: byId("exclude").checked }));
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("skip").addEventListener("click", () => byId("list-title").focus());

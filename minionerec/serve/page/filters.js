@@ -91,7 +91,7 @@ const group = (column, kind, ...controls) =>
   make("fieldset", {}, make("legend", {}, words(column)), make("div", { class: kind }, ...controls));
 
 /** A column's name in words: "in_stock" is "In stock". */
-function words(column) {
+export function words(column) {
   const spaced = column.replaceAll("_", " ").trim();
   return spaced.charAt(0).toUpperCase() + spaced.slice(1);
 }

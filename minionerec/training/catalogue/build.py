@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from transformers import set_seed
 
+from minionerec.data.contexts import RequestFeature
 from minionerec.data.corpus import Corpus
 from minionerec.data.roles import ColumnCode, encode_columns
 from minionerec.models.backbone.build import train_tokenizer
@@ -38,7 +39,7 @@ def new_bundle(
     vector_width: int = 128,
     columns: Sequence[ColumnCode] = (),
     events: bool = False,
-    session_context: bool = False,
+    context: Sequence[RequestFeature] = (),
     reach: int = 10,
     experts: bool = False,
     recency: float = 0.0,
@@ -57,14 +58,14 @@ def new_bundle(
         columns: Columns of the items whose codes are added to item vectors (`minionerec.data.roles.fit_columns`).
         events: Whether the model reads the events of history items, where the corpus has them; up to `SIDS_AT_ONCE`
             SIDs.
-        session_context: Whether the model is conditioned on the session context.
+        context: Request features that the model is conditioned on.
         reach: Items back that transitions are counted, by which SIDs are scored; 0: none.
         experts: Whether the model has experts, which are available up to `SIDS_AT_ONCE` SIDs.
         recency: How fast the weight of a training target falls with its age.
         max_prompt_length: Most tokens of a prompt.
         **shape: Further arguments of `minionerec.models.backbone.catalogue.CatalogueConfig`.
     """
-    wording = load_wording("session_context" if session_context else "compact")
+    wording = replace(load_wording("compact"), context=tuple(context))
     if events and table.n_unique <= SIDS_AT_ONCE:
         wording = replace(wording, events=tuple(corpus.event_names))
     words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
@@ -89,7 +90,7 @@ def new_bundle(
         reach=reach,
         decay=DECAY,
         reverse=REVERSE,
-        session_tokens=[vocabulary[text] for text in wording.session_context],
+        context_tokens=[[vocabulary[text] for text in tokens] for tokens in wording.context_tokens],
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -28,8 +28,8 @@ from transformers.trainer_utils import EvalLoopOutput
 from minionerec.core.processes import process_rank, world_size
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.sampled import Sample
+from minionerec.models.nn.context import HIDDEN_SHARE, hidden
 from minionerec.models.nn.rows import ColumnSubset, top_scores
-from minionerec.models.nn.session import HIDDEN_SHARE, hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.memory import Share

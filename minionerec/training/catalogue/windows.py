@@ -1,7 +1,7 @@
 """Training windows of a catalogue model: histories of SID numbers, with a loss at every target."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,28 +10,27 @@ from numpy.lib.format import open_memmap
 from scipy.sparse import csr_array
 
 from minionerec.core.errors import DataError
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.contexts import UNKNOWN, RequestFeature, context_codes, corpus_codes
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import corpus_contexts, row_contexts
 from minionerec.data.transitions import count_transitions
 from minionerec.data.windows import FlatWindows, padded_events, padded_windows, recency_of
 from minionerec.sid.table import SidTable
 
 SidWindows = dict[str, np.ndarray]
-"""Columns of windows, each (W, H): see `write_windows`."""
+"""Columns of windows: see `read_windows`."""
 _PART = 1 << 20  # windows that are counted at a time
 _TYPES = {
     "histories": np.int32,
     "labels": np.int32,
     "weights": np.float32,
-    "contexts": np.int8,
+    "contexts": np.int16,
     "events": np.int16,
 }
 
 
 def collate(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
-    """A batch of windows, as wide as its longest: `weights` float32, everything else int64, all (B, T)."""
+    """A batch of windows, as wide as its longest: `weights` float32, else int64; (B, T), `contexts` (B, T, F)."""
     columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     width = max(1, int((columns["histories"] > 0).sum(1).max()))
     found = {name: torch.from_numpy(values[:, :width]) for name, values in columns.items()}
@@ -48,7 +47,7 @@ def write_windows(
     table: SidTable,
     recency: float,
     folder: Path,
-    session_context: bool = False,
+    features: Sequence[RequestFeature] = (),
     events: bool = False,
 ) -> None:
     """Write the training windows of a corpus over SID numbers from 1, as arrays (`read_windows`).
@@ -60,7 +59,7 @@ def write_windows(
             share of the training examples after its own. Only a split by global time has its examples in the
             order of time; with any other all targets weigh 1.
         folder: Where the arrays are written; it is made.
-        session_context: Whether to give the session context of each target.
+        features: Request features whose codes are given for each target.
         events: Whether to give the event of each item of the histories.
 
     Raises:
@@ -72,17 +71,17 @@ def write_windows(
     if not count:
         raise DataError("no training example has a history, so there is nothing to train on.")
     made: SidWindows = {
-        name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width))
+        name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width, *[len(features)] * (name == "contexts")))
         for name, kind in _TYPES.items()
-        if {"contexts": session_context, "events": events}.get(name, True)
+        if {"contexts": bool(features), "events": events}.get(name, True)
     }
-    known_contexts = corpus_contexts(corpus) if session_context else None
+    codes = corpus_codes(corpus, features) if features else None
     begin, means, sizes = 0, [], []
     for found, histories, labels, weights, rows in _weighed_windows(corpus, table.sid_numbers, recency):
         here, known = slice(begin, begin + len(rows)), rows >= 0
         made["histories"][here], made["labels"][here], made["weights"][here] = histories, labels, weights
-        if known_contexts is not None:
-            made["contexts"][here] = np.where(known, known_contexts[rows], UNKNOWN)
+        if codes is not None:
+            made["contexts"][here] = np.where(known[..., None], codes[rows], UNKNOWN)
         if known.any():
             means.append(weights[known].mean())
             sizes.append(int(known.sum()))
@@ -151,8 +150,8 @@ def read_windows(folder: Path) -> SidWindows:
 
     Returns:
         `histories` and `labels`, int32 (W, H), 0 padding on the right and -100 where there is no loss, and `weights`,
-        float32, of mean 1 over the labels; where requested `contexts`, int8, indices into
-        `minionerec.data.contexts.SESSION_CONTEXTS`, and `events`, int16, numbers of events from 1, 0 where unknown.
+        float32, of mean 1 over the labels; where requested `contexts`, int16 (W, H, F), codes of request features, and
+        `events`, int16 (W, H), numbers of events from 1, 0 where unknown.
         There is a loss at every target of a window.
     """
     files = {name: folder / f"{name}.npy" for name in _TYPES}
@@ -167,7 +166,11 @@ def some_rows(size: int, count: int, seed: int) -> np.ndarray:
 
 
 def held_out_windows(
-    rows: SplitExamples, numbers: np.ndarray, max_history: int, session_context: bool = False, events: bool = False
+    rows: SplitExamples,
+    numbers: np.ndarray,
+    max_history: int,
+    features: Sequence[RequestFeature] = (),
+    events: bool = False,
 ) -> SidWindows:
     """Validation examples as windows (`read_windows`) with a loss at the last item alone.
 
@@ -175,7 +178,7 @@ def held_out_windows(
         rows: The examples.
         numbers: int64 (I,), the SID of each item, from 0.
         max_history: Most items that a history holds, H.
-        session_context: Whether to give the session context of each target.
+        features: Request features whose codes are given for each target.
         events: Whether to give the event of each item of the histories.
     """
     number = np.concatenate([[0], numbers + 1]).astype(np.int32)
@@ -184,9 +187,9 @@ def held_out_windows(
     labels, each = np.full_like(histories, -100), np.arange(len(rows))
     labels[each, last] = number[rows.targets.astype(np.int64) + 1]
     windows = {"histories": histories, "labels": labels, "weights": np.ones(labels.shape, dtype=np.float32)}
-    if session_context:
-        windows["contexts"] = np.full(labels.shape, UNKNOWN, dtype=np.int8)
-        windows["contexts"][each, last] = row_contexts(rows.times, len(rows))
+    if features:
+        windows["contexts"] = np.full((*labels.shape, len(features)), UNKNOWN, dtype=np.int16)
+        windows["contexts"][each, last] = context_codes(features, rows)
     if events:
         windows["events"] = rows.padded_events(max_history, "right").astype(np.int16)
     return windows

@@ -9,8 +9,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.contexts import UNKNOWN
-from minionerec.data.session import row_contexts
+from minionerec.data.contexts import context_codes
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
 from minionerec.training.examples import (
@@ -47,8 +46,8 @@ class PromptExamples(ExampleMaker):
         ConfigError: If a task's completion is not an SID.
     """
 
-    lists: ClassVar[Mapping[str, str]] = {"prompt": "int32", "tail": "int32", "history": "int32"}
-    scalars: ClassVar[Mapping[str, str]] = {"target": "int32", "context": "int32"}
+    lists: ClassVar[Mapping[str, str]] = {"prompt": "int32", "tail": "int32", "history": "int32", "contexts": "int32"}
+    scalars: ClassVar[Mapping[str, str]] = {"target": "int32"}
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, *about: Any, **more: Any):
         super().__init__(*about, **more)
@@ -67,10 +66,9 @@ class PromptExamples(ExampleMaker):
             "target": builder.table.sid_numbers[targets],
             "prompt": ragged(prompts),
             "tail": ragged(encode_completion(self.tokenizer, tails)),
-            "context": np.full(len(made), UNKNOWN, dtype=np.int32),
         }
-        if requested.rows is not None and builder.uses_session_context:
-            found["context"] = row_contexts(requested.rows.times, len(made)).astype(np.int32)
+        if requested.rows is not None and builder.wording.context:
+            found["contexts"] = ragged(context_codes(builder.wording.context, requested.rows).tolist())
         if requested.rows is not None:
             found["history"] = requested.rows.flat_histories()[0], requested.rows.lengths
         return found, {"rows": len(made), "truncated": truncated}

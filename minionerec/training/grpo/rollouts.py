@@ -28,14 +28,14 @@ class Row(TypedDict):
         target: SID number of the target.
         tail: Token ids that follow the SID in a completion.
         history: Item indices, oldest first; None where the prompt is about an item, not a user.
-        context: The session context that the prompt gives, an index into `SESSION_CONTEXTS`.
+        contexts: Codes of the request features that the prompt gives; None where it gives none.
     """
 
     prompt: list[int]
     target: int
     tail: list[int]
     history: list[int] | None
-    context: int
+    contexts: list[int] | None
 
 
 PromptSearch = Callable[[PreTrainedModel, Sequence[Sequence[int]]], tuple[np.ndarray, np.ndarray]]

@@ -1,6 +1,6 @@
 """Inputs of a model and its training: examples, hyper-parameters, text vectors, counts, digits, SIDs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,10 @@ import torch
 from scipy.sparse import csr_array
 
 from minionerec.core.log import get_logger
+from minionerec.data.contexts import RequestFeature, context_codes
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import Protocol
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import row_contexts
 from minionerec.data.transitions import training_transitions
 from minionerec.data.windows import window_bounds
 from minionerec.models.sequential.model import ModelData, SequentialModel
@@ -36,7 +36,7 @@ class ModelInputs:
         hyper: Hyper-parameters of the model, with those that the data set.
         data: Fixed inputs of the model besides histories.
         table: SIDs of the items; None where nothing is measured at their level.
-        session_context: Whether the model is conditioned on the session context of the next item.
+        context: Request features that the model is conditioned on.
     """
 
     corpus: Corpus
@@ -46,7 +46,7 @@ class ModelInputs:
     hyper: Mapping[str, Any]
     data: ModelData
     table: SidTable | None
-    session_context: bool = False
+    context: Sequence[RequestFeature] = ()
 
     def build(self, model: str, max_len: int, seed: int) -> SequentialModel:
         """The model with weights drawn from a seed, and all that it reads besides histories."""
@@ -59,8 +59,8 @@ class ModelInputs:
             built.set_transitions(self.data.transitions)
         if self.data.digits is not None:
             built.set_digits(self.data.digits)
-        if self.session_context:
-            built.condition_on_session()
+        if self.context:
+            built.condition_on(self.context)
         return built
 
     def user_numbers(self, rows: SplitExamples) -> np.ndarray:
@@ -75,10 +75,9 @@ class ModelInputs:
 
     def further_inputs(self, model: SequentialModel, rows: SplitExamples) -> dict[str, Any]:
         """Inputs of a model beside histories: `users` and `contexts`, as ranking takes them."""
-        conditioned = model.session_states is not None and rows.times is not None
         return {
             "users": self.user_numbers(rows) if model.needs_users else None,
-            "contexts": row_contexts(rows.times, len(rows)) if conditioned else None,
+            "contexts": context_codes(model.features, rows) if model.features else None,
         }
 
 
@@ -91,7 +90,7 @@ def make_inputs(
     vectors: torch.Tensor | None = None,
     digits: torch.Tensor | None = None,
     table: SidTable | None = None,
-    session_context: bool = False,
+    context: Sequence[RequestFeature] = (),
 ) -> ModelInputs:
     """Put together the inputs of a model and its training.
 
@@ -103,7 +102,7 @@ def make_inputs(
         vectors: Given vectors of the items, float32 (N, F), row i of item i + 1, entries about 1.
         digits: Digits of the items, int32 (N, M), row i of item i + 1; for models that read them.
         table: SIDs of the items, to measure at their level too.
-        session_context: Whether the model is conditioned on the session context of the next item.
+        context: Request features that the model is conditioned on.
 
     Raises:
         ConfigError: If the model or a hyper-parameter is unknown, or the model cannot be trained on the corpus.
@@ -134,7 +133,7 @@ def make_inputs(
         hyper={**hyper, **model_class(model).data_hyper(data)},
         data=data,
         table=table,
-        session_context=session_context,
+        context=context,
     )
 
 

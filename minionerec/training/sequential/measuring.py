@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.contexts import UNKNOWN, context_codes
 from minionerec.data.protocols import Protocol
-from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
+from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.metrics.statistics import estimate
@@ -41,10 +41,11 @@ def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: to
 
 
 def given_to(model: SequentialModel, data: ModelInputs) -> tuple[str, ...]:
-    """What a model is given of rows beyond their histories: the session context of some row, where it reads that."""
-    known = (data.further_inputs(model, rows)["contexts"] for rows in data.held_out.values())
-    any_known = any(contexts is not None and bool((contexts != UNKNOWN).any()) for contexts in known)
-    return (SESSION_CONTEXT,) if any_known else ()
+    """What a model is given of rows beyond their histories: the request features that it reads and some row has."""
+    known = np.zeros(len(model.features), dtype=bool)
+    for rows in data.held_out.values():
+        known |= (context_codes(model.features, rows) != UNKNOWN).any(0)
+    return tuple(feature.name for feature, is_known in zip(model.features, known, strict=True) if is_known)
 
 
 def measure(ranked: Mapping[str, Ranked], protocol: Protocol, resamples: int) -> dict[str, Any]:

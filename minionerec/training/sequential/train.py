@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,14 @@ from torch.nn.utils.parametrize import cached
 from minionerec.core.artefacts import atomic_write
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import NO_CLOCK, Clock, get_logger, progress
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.contexts import UNKNOWN, RequestFeature, context_codes, corpus_codes
 from minionerec.data.corpus import Corpus
 from minionerec.data.order import block_order, default_buffer, in_batches
 from minionerec.data.protocols import Protocol
 from minionerec.data.rows import Side, SplitExamples, mapped
-from minionerec.data.session import corpus_contexts, row_contexts
 from minionerec.data.windows import Windows, mapped_windows
 from minionerec.metrics.ranking import ranking_metrics
-from minionerec.models.nn.session import hidden
+from minionerec.models.nn.context import hidden
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import check_items
 
@@ -79,8 +78,7 @@ class TrainingExamples:
         rows: The rows; None where there are windows.
         windows: The windows; None where there are rows.
         users: int64 (R,), the number of each row's user; None if not used.
-        contexts: int8 (R,), session context of each row's target, indices into
-            `minionerec.data.contexts.SESSION_CONTEXTS`; None where no time is known.
+        contexts: int16 (R, F), codes of the model's request features for each row's target; None without features.
     """
 
     max_len: int
@@ -99,6 +97,7 @@ class TrainingExamples:
         *,
         all_positions: bool = False,
         users: np.ndarray | None = None,
+        features: Sequence[RequestFeature] = (),
         folder: Path | None = None,
     ) -> "TrainingExamples":
         """The training examples of a corpus, block by block, mapped from files.
@@ -109,6 +108,7 @@ class TrainingExamples:
             padding: Side of the padding.
             all_positions: Whether windows are wanted.
             users: See `TrainingExamples`.
+            features: Request features that the model is conditioned on.
             folder: Folder of the arrays, written where they do not exist yet; a temporary one if None.
 
         Raises:
@@ -120,11 +120,11 @@ class TrainingExamples:
             windows = mapped_windows(corpus.windows("train"), folder and folder / "windows", max_len, padding)
             if not len(windows[0]):
                 raise ConfigError("there is no training example; take data with longer histories.")
-            contexts = corpus_contexts(corpus) if corpus.has_times else None
+            contexts = corpus_codes(corpus, features) if features else None
             return cls(max_len, padding, None, windows, None, contexts)
         parts = (rows for _, rows in corpus.batches("train"))
         rows = mapped(parts, folder and folder / "samples", corpus.has_times)
-        contexts = None if rows.times is None else row_contexts(rows.times, len(rows))
+        contexts = context_codes(features, rows) if features else None
         return cls(max_len, padding, rows, None, users, contexts)
 
     def __len__(self) -> int:
@@ -143,13 +143,12 @@ class TrainingExamples:
             return (part.numpy() for part in torch.randperm(len(self)).split(size))
         return in_batches(block_order(len(self), buffer, seed, epoch), size)
 
-    def batch(self, chosen: np.ndarray, device: torch.device, conditioned: bool) -> WindowBatch:
-        """A batch as the model takes it.
+    def batch(self, chosen: np.ndarray, device: torch.device) -> WindowBatch:
+        """A batch as the model takes it; some codes of request features are hidden, drawn by torch's generator.
 
         Args:
             chosen: Indices of its rows, or windows.
             device: Where the model is.
-            conditioned: Whether the model gets session contexts; some are hidden, drawn by torch's generator.
         """
 
         def on_device(values: np.ndarray) -> torch.Tensor:
@@ -159,14 +158,14 @@ class TrainingExamples:
         if self.rows is None:
             assert self.windows is not None
             histories, targets, rows = (values[chosen] for values in self.windows)
-            contexts = None if self.contexts is None else np.where(rows < 0, UNKNOWN, self.contexts[rows])
+            contexts = None if self.contexts is None else np.where(rows[..., None] < 0, UNKNOWN, self.contexts[rows])
         else:
             part = self.rows.take(chosen)
             histories, targets = part.padded(self.max_len, self.padding), part.targets + 1
             contexts = None if self.contexts is None else self.contexts[chosen]
             users = None if self.users is None else on_device(self.users[chosen])
         target_items = on_device(targets)
-        context = hidden(on_device(contexts), target_items) if conditioned and contexts is not None else None
+        context = None if contexts is None else hidden(on_device(contexts), target_items)
         return on_device(histories), target_items, users, context
 
 
@@ -199,7 +198,7 @@ def train_epoch(
     total = torch.zeros((), device=device)
     order = examples.batches(protocol.batch_size, protocol.seed, epoch)
     for chosen in progress(order, f"epoch {epoch}", total=steps, unit="step"):
-        rows, targets, users, contexts = examples.batch(chosen, device, model.session_states is not None)
+        rows, targets, users, contexts = examples.batch(chosen, device)
         with cached():  # vectors of all items are computed once a step
             if examples.windows is not None:
                 loss = model.sequence_loss(rows, targets, contexts)

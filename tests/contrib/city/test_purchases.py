@@ -32,12 +32,12 @@ def all_contexts(people, block=0):
     return PurchaseContexts(users, recent[:, 0], times, pauses, held), rows
 
 
-SESSION_CONTEXTS, CHOSEN = all_contexts(PEOPLE)
+CONTEXTS, CHOSEN = all_contexts(PEOPLE)
 
 
 def some(count, seed=0):
     positions = np.random.default_rng(seed).choice(len(CHOSEN), count, replace=False)
-    return SESSION_CONTEXTS.take(positions), CHOSEN[positions]
+    return CONTEXTS.take(positions), CHOSEN[positions]
 
 
 def test_rows_and_ranks_have_an_inverse():
@@ -182,7 +182,7 @@ def test_purchases_follow_the_probabilities():
 def test_every_item_is_chosen_as_often_as_the_probabilities_say():
     foretold = np.zeros(PEOPLE.world.items)
     for begin in range(0, len(CHOSEN), 2000):
-        part = SESSION_CONTEXTS.take(np.arange(begin, min(begin + 2000, len(CHOSEN))))
+        part = CONTEXTS.take(np.arange(begin, min(begin + 2000, len(CHOSEN))))
         foretold += probabilities(PEOPLE, part).sum(axis=0)
     statistic = ((np.bincount(CHOSEN, minlength=len(foretold)) - foretold) ** 2 / foretold).sum()
     assert foretold.min() > 0.5

@@ -268,26 +268,31 @@ def timed(rows, seed):
     return replace(rows, times=RowTimes(1000 + 86400 * later, np.full(len(rows), 1000))), 1 + later
 
 
-def test_a_sequential_model_is_given_session_contexts(made, tmp_path, writes):
-    """Of the rows of the split, and of those that choose the exponent; with session_context false of none."""
+def test_a_sequential_model_is_given_request_features(made, tmp_path, writes):
+    """Of the rows of the split, and of those that choose the exponent; with context false of none."""
     writes("red lamp", "long bolt", "blue table")
     corpus = Corpus.load(made / "corpus")
     train, valid, test = (timed(rows, seed) for seed, rows in enumerate((corpus.train, corpus.valid, corpus.test)))
     corpus = replace(corpus, train=train[0], valid=valid[0], test=test[0])
     corpus.save(tmp_path / "corpus", config={}, inputs={})
-    model = train_sasrec(tmp_path / "corpus", tmp_path / "sasrec", session_context=True, learning_rate=0.1)
+    model = train_sasrec(tmp_path / "corpus", tmp_path / "sasrec", context=["gap"], learning_rate=0.1)
     weighed = {"weights": "sequential", "sequential": str(model), "gammas": [2.0, 3.0]}
     asked = {"corpus": str(tmp_path / "corpus"), **weighed}
     ranker, histories = load_ranker(model, corpus), list(corpus.test.histories)
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain", corpus=asked["corpus"])).output)
     reported = {}
     for tell, contexts in ((True, test[1]), (False, None)):
-        settings = config(made, tmp_path / str(tell), session_context=tell, **asked)
+        settings = config(made, tmp_path / str(tell), context=tell, **asked)
         found = Predictions.load(run_grounding(settings).output)
         reported[tell] = read_manifest(settings.output)["counts"]
-        check_pulled(found, plain, ranker.scores(Queries(histories, contexts)).cpu().numpy(), reported[tell]["gamma"])
+        check_pulled(
+            found,
+            plain,
+            ranker.scores(Queries(histories, {} if contexts is None else {"gap": contexts})).cpu().numpy(),
+            reported[tell]["gamma"],
+        )
     assert (reported[True]["rows_with_context"], reported[False]["rows_with_context"]) == (30, 0)
-    assert (reported[True]["given"], reported[False]["given"]) == (["session context"], [])
+    assert (reported[True]["given"], reported[False]["given"]) == (["gap"], [])
     assert reported[True]["gamma_ndcg@10"] != reported[False]["gamma_ndcg@10"]
 
 

@@ -111,8 +111,8 @@ def test_times_of_a_file_are_kept_and_leave_the_sequences_as_they_are(tmp_path):
             assert getattr(read.rows(split).times, name).tolist() == getattr(corpus.rows(split).times, name).tolist()
     known = read.train.times.time != NO_TIME
     assert known.any() and (read.train.times.time[known] == corpus.train.times.time[known]).all()
-    assert [read.knows_contexts(split) for split in SPLITS] == [False, True, True]
-    assert not any(Corpus.load(tmp_path / "plain").knows_contexts(split) for split in SPLITS)
+    assert [bool(read.rows(split).times.known.any()) for split in SPLITS] == [False, True, True]
+    assert not Corpus.load(tmp_path / "plain").has_times
 
 
 def test_columns_come_in_any_order_and_a_split_may_be_left_out(tmp_path):
@@ -172,7 +172,7 @@ def test_the_published_times_fit_the_published_rows(industrial, data_root):
         pytest.skip("the file of times is not there")
     corpus = with_times_of_file(industrial, path)
     found = {split: corpus.rows(split).times for split in SPLITS}
-    assert not corpus.knows_contexts("train") and (found.pop("train").time != NO_TIME).sum() == 2625
+    assert not found["train"].known.any() and (found.pop("train").time != NO_TIME).sum() == 2625
     assert all(times.known.all() for times in found.values())
     assert found["test"].same.mean() == pytest.approx(0.39, abs=0.005)
     audit = audit_examples(corpus, ["test"], found)

@@ -7,11 +7,11 @@ from support.runs import lists_of, write_run
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError
-from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, labelled, read_given
+from minionerec.metrics.predictions import FILE, Predictions, labelled, read_given
 from minionerec.metrics.ranked import Ranked
 
 LISTS = lists_of([1, 2, 3], [4, 5, 6])
-REPORTED = replace(LISTS, given=(SESSION_CONTEXT,))
+REPORTED = replace(LISTS, given=("gap",))
 
 
 @pytest.mark.parametrize("lists", [LISTS, REPORTED])
@@ -25,9 +25,9 @@ def test_it_goes_with_the_lists_and_their_ranks(lists, tmp_path):
 
 
 def test_full_ranks_have_it_from_the_manifest(tmp_path):
-    write_run(tmp_path, [[1, 2, 3]], [4, 5, 6], given=[SESSION_CONTEXT])
+    write_run(tmp_path, [[1, 2, 3]], [4, 5, 6], given=["gap"])
     folder = tmp_path / "seed-9" / "predictions"
-    assert [Ranked.load(folder, split).given for split in ("valid", "test")] == [(SESSION_CONTEXT,)] * 2
+    assert [Ranked.load(folder, split).given for split in ("valid", "test")] == [("gap",)] * 2
 
 
 def test_a_manifest_that_does_not_record_it_is_refused(tmp_path):
@@ -48,7 +48,7 @@ def test_a_file_by_itself_does_not_say_it_and_is_not_made_to(tmp_path):
         Ranked.from_predictions(found)
 
 
-@pytest.mark.parametrize("wrong", ["session context", [1], [""]])
+@pytest.mark.parametrize("wrong", ["gap", [1], [""]])
 def test_what_is_no_list_of_names_is_refused(wrong, tmp_path):
     with write_artefact(tmp_path / "p", "predictions", config={}, counts={"given": wrong}) as folder:
         LISTS.to_frame().to_parquet(folder / FILE, index=False)
@@ -58,4 +58,4 @@ def test_what_is_no_list_of_names_is_refused(wrong, tmp_path):
 
 def test_labels():
     assert labelled("a", ()) == "a"
-    assert labelled("a", ("session context", "price")) == "a (given session context and price)"
+    assert labelled("a", ("gap", "price")) == "a (given gap, price)"

@@ -49,9 +49,9 @@ def test_ranks_equal_a_walk_over_the_list(items, data):
 
 def test_lists_of_examples_have_the_sids_of_their_items():
     rows = SplitExamples.of(["u"], [[0]], [1])
-    found = Predictions.of(rows, [[1, -1, 0]], [[2.0, 1.0, 0.5]], ["<a_0>", "<a_1>"], ("session context",))
+    found = Predictions.of(rows, [[1, -1, 0]], [[2.0, 1.0, 0.5]], ["<a_0>", "<a_1>"], ("gap",))
     assert found.sids == [["<a_1>", "", "<a_0>"]] and found.target_sids == ["<a_1>"]
-    assert (found.users, found.targets.tolist(), found.given) == (["u"], [1], ("session context",))
+    assert (found.users, found.targets.tolist(), found.given) == (["u"], [1], ("gap",))
     assert Predictions.of(rows, [[1]], [[2.0]], None).sids == [[""]]
 
 

@@ -246,7 +246,7 @@ def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
 @pytest.mark.parametrize(
     ("former", "new"),
     [
-        *[(former, "session_context") for former in ("moment", "moments", "tell_moments")],
+        *[(former, "context") for former in ("moment", "moments", "tell_moments", "session_context")],
         *[(f"{word}_rows", f"{word}_examples") for word in ("eval", "loss", "shuffle", "max_eval", "valid")],
     ],
 )

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.evaluation import copy_artefact
+from support.gaps import GAP
 from support.scripts import benchmark
 from support.small_shop import sign
 
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.pipeline.config.sequential import SequentialConfig
 from minionerec.pipeline.config.training import CatalogueTrainConfig
@@ -252,30 +252,30 @@ def asked_of(telling, history, context):
     numbers = telling.ranker.table.sid_numbers
     rows = torch.tensor([[int(numbers[int(item[1:])]) + 1 for item in history]])
     with torch.no_grad():
-        found = telling.ranker.bundle.model.eval().leaf_log_probs(rows, torch.tensor([context]))[0]
+        found = telling.ranker.bundle.model.eval().leaf_log_probs(rows, torch.tensor([[context]]))[0]
     return {f"i{item}": float(found[number]) for item, number in enumerate(numbers)}
 
 
-@pytest.mark.parametrize("context", SESSION_CONTEXTS)
-def test_a_session_context_reaches_the_model(telling, context):
+@pytest.mark.parametrize("context", GAP.names)
+def test_a_context_reaches_the_model(telling, context):
     history = ["i3", "i9", "i7"]
-    answer = telling.recommend(history, 24, session_context=context)
-    wanted = asked_of(telling, history, SESSION_CONTEXTS.index(context))
+    answer = telling.recommend(history, 24, context={"gap": context})
+    wanted = asked_of(telling, history, GAP.names.index(context))
     assert scores_of(answer) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
-    assert telling.recommend_many([history], 24, session_context=context) == [answer]
-    others = [asked_of(telling, history, other) for other in {UNKNOWN, SAME, LATER} - {SESSION_CONTEXTS.index(context)}]
+    assert telling.recommend_many([history], 24, context={"gap": context}) == [answer]
+    others = [asked_of(telling, history, other) for other in {0, 1, 2} - {GAP.names.index(context)}]
     assert all(abs(wanted[item] - other[item]) > 0.01 for other in others for item in ("i0", "i5"))
-    assert telling.recommend(history, 24) == telling.recommend(history, 24, session_context="unknown")
+    assert telling.recommend(history, 24) == telling.recommend(history, 24, context={"gap": "unknown"})
 
 
 @settings(max_examples=15)
 @given(data=st.data())
-def test_each_request_of_a_batch_has_its_own_session_context(telling, data):
+def test_each_request_of_a_batch_has_its_own_context(telling, data):
     ids = [f"i{item}" for item in range(24)]
     histories = st.sampled_from([[], ["i3"], ["i3", "i9", "i7"], ["i1", "i2"]])
     request = st.builds(
         Request, history=histories, k=st.integers(1, 24), without=st.lists(st.sampled_from(ids), max_size=3),
-        session_context=st.sampled_from(SESSION_CONTEXTS),
+        context=st.fixed_dictionaries({"gap": st.sampled_from(GAP.names)}),
     )  # fmt: skip
     requests = data.draw(st.lists(request, min_size=1, max_size=8))
     for asked, answer in zip(requests, telling.answer(requests), strict=True):
@@ -283,31 +283,34 @@ def test_each_request_of_a_batch_has_its_own_session_context(telling, data):
 
 
 @pytest.mark.parametrize("kind", [LanguageRanker, benchmark("stock").StockRanker])
-def test_every_search_gets_the_session_context(telling, kind):
-    ranker = kind(telling.ranker.bundle, telling.ranker.builder.corpus, Search(beams=24))
-    found = Recommender(ranker, telling.items, "model", "0" * 12, 10)
-    requests = [Request(["i3", "i9"], 24, session_context=context) for context in SESSION_CONTEXTS]
+def test_every_search_gets_the_context(telling, kind):
+    corpus = telling.ranker.builder.corpus
+    found = Recommender.of(kind(telling.ranker.bundle, corpus, Search(beams=24)), corpus)
+    requests = [Request(["i3", "i9"], 24, context={"gap": context}) for context in GAP.names]
     for request, answer, exact in zip(requests, found.answer(requests), telling.answer(requests), strict=True):
         assert scores_of(answer) == pytest.approx(scores_of(exact), rel=1e-4, abs=1e-4), request
 
 
 def test_after_an_empty_history_nothing_is_conditioned(telling):
-    requests = [
-        Request(history, 24, session_context=context) for history in ([], ["nobody"]) for context in SESSION_CONTEXTS
-    ]
+    requests = [Request(history, 24, context={"gap": context}) for history in ([], ["nobody"]) for context in GAP.names]
     answers = telling.answer(requests)
     assert all(answer.items == answers[0].items for answer in answers)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_without_session_context_refuses_it(recommenders, kind):
-    recommender = recommenders[kind]
-    assert recommender.recommend(["v"], 3, session_context="unknown") == recommender.recommend(["v"], 3)
-    for context in SESSION_CONTEXTS[1:]:
-        message = f"^session_context: is '{context}', but this model was trained without session context. Leave it out"
-        with pytest.raises(RequestError, match=message) as raised:
-            recommender.answer([Request(["v"]), Request(["v"], session_context=context)])
-        assert raised.value.field == "session_context"
+def test_a_model_without_request_features_ignores_them(recommenders, kind):
+    recommender, plain = recommenders[kind], recommenders[kind].recommend(["v"], 3)
+    assert recommender.recommend(["v"], 3, context={"gap": "same", "hour": 99}) == plain and plain.context == {}
+    with pytest.raises(RequestError, match=r"^context\.moon: is unknown; expected gap, hour, weekday\.") as raised:
+        recommender.answer([Request(["v"]), Request(["v"], context={"moon": "full"})])
+    assert raised.value.field == "context.moon"
+
+
+def test_an_impossible_value_is_one_error(telling):
+    for value in ("noon", -1):
+        with pytest.raises(RequestError, match=r"^context\.gap: is .*; expected a number of seconds from 0, or one of"):
+            telling.recommend(["i3"], 3, context={"gap": value})
+    assert telling.recommend(["i3"], 3, context={"gap": 5}) == telling.recommend(["i3"], 3, context={"gap": "later"})
 
 
 def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, trained, tmp_path):

@@ -1,5 +1,6 @@
-"""Session contexts derived from the times of a request: those of evaluation, of nothing but the past, or one error."""
+"""Request features derived from the times of a request: those of evaluation, of nothing but the past, or one error."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import numpy as np
@@ -8,12 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builder import build, read_tables
-from support.examples import in_blocks
 
-from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
-from minionerec.data.corpus import Corpus
+from minionerec.data.contexts import RequestFeature, corpus_codes, corpus_features
 from minionerec.data.names import SPLITS
-from minionerec.data.session import SessionClock, corpus_contexts, row_contexts
 from minionerec.data.sources.times import parse_times
 from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.recommend.recommender import Recommender
@@ -23,10 +21,15 @@ START = 1_541_376_000  # 2018-11-05, midnight in UTC
 DAY = 86_400
 
 
-class AnyRanker:
-    """Ranks nothing, but reads the session context."""
+BY_DAY = RequestFeature("gap", ("same", "later"), (0,), DAY)
 
-    context = frozenset({"session_context"})
+
+class AnyRanker:
+    """Ranks nothing, but reads the features that it is given."""
+
+    def __init__(self, *features):
+        self.features = features
+        self.context = frozenset(feature.name for feature in features)
 
     def rank(self, queries, k, allowed=None):
         return Ranking([[0]] * len(queries), [[0.0]] * len(queries))
@@ -93,18 +96,18 @@ def corpus_of(folder, table, **choices):
 def shop(tmp_path_factory):
     """A recommender of a corpus in days."""
     table = interactions().assign(timestamp="2018-11-05")
-    return Recommender.of(AnyRanker(), corpus_of(tmp_path_factory.mktemp("shop"), table).corpus())
+    return Recommender.of(AnyRanker(BY_DAY), corpus_of(tmp_path_factory.mktemp("shop"), table).corpus())
 
 
 def asked(recommender, history, times, now, **more):
-    return recommender.recommend(history, 1, times=times, now=now, **more).session_context
+    return recommender.recommend(history, 1, times=times, now=now, **more).context["gap"]
 
 
 @pytest.mark.parametrize(
     ("form", "ties"),
     [*((form, "together") for form in FORMS), ("days", "keep"), ("moments", "keep"), ("days", "shuffle")],
 )
-def test_requests_with_the_times_of_test_examples_have_the_contexts_of_evaluation(tmp_path, form, ties):
+def test_requests_with_the_times_of_test_examples_have_the_features_of_evaluation(tmp_path, form, ties):
     """Each example is asked as a shop would on that day: the purchases before it with their times, and the time."""
     write, request = FORMS[form]
     table = interactions()
@@ -112,11 +115,12 @@ def test_requests_with_the_times_of_test_examples_have_the_contexts_of_evaluatio
     table["timestamp"] = [write(time) for time in table["timestamp"]]
     built = corpus_of(tmp_path, table, ties=ties)
     corpus, chains = built.corpus(), built.chains
-    recommender = Recommender.of(AnyRanker(), corpus)
+    features = corpus_features(corpus)
+    recommender = Recommender.of(AnyRanker(*features), corpus)
     ids = corpus.items["item_id"].tolist()
     checked = 0
     for split in SPLITS:
-        wanted = corpus_contexts(corpus, split)
+        wanted = corpus_codes(corpus, features, split)
         for position in np.flatnonzero(chains.splits == SPLITS.index(split)):
             owner = int(np.searchsorted(chains.offsets, position, side="right")) - 1
             begin, end = int(chains.offsets[owner]), int(position)
@@ -124,36 +128,24 @@ def test_requests_with_the_times_of_test_examples_have_the_contexts_of_evaluatio
                 end -= 1
             known = times[chains.users[owner]][: position - begin + 1]
             history = [ids[item] for item in chains.items[begin:end]]
-            found = asked(recommender, history, [request(time) for time in known[: end - begin]], request(known[-1]))
-            assert found == SESSION_CONTEXTS[wanted[chains.rows[position]]], (split, known)
-            checked += found != "unknown"
+            given = {"times": [request(time) for time in known[: end - begin]], "now": request(known[-1])}
+            found = recommender.recommend(history, 1, **given).context
+            codes = wanted[chains.rows[position]]
+            assert found == {of.name: of.names[code] for of, code in zip(features, codes, strict=True)}, (split, known)
+            checked += found["gap"] != "unknown"
     assert checked > 60
-
-
-def test_contexts_of_examples_read_nothing_that_comes_after_the_target(tmp_path):
-    """Each user's last purchase comes a year later: only the context of its own example changes."""
-    table = interactions()
-    moved = table.copy()
-    moved.loc[moved.groupby("user_id").tail(1).index, "timestamp"] += 365 * DAY
-    before, after = (corpus_of(tmp_path, one, split="leave_last_out").corpus() for one in (table, moved))
-    found = [
-        {split: row_contexts(rows.times, len(rows)).tolist() for split, rows in corpus.splits().items()}
-        for corpus in (before, after)
-    ]
-    assert found[0]["train"] == found[1]["train"] and found[0]["valid"] == found[1]["valid"]
-    assert SAME in found[0]["test"] and set(found[1]["test"]) == {LATER}
 
 
 def test_a_given_context_wins_and_what_the_model_does_not_read_is_no_part(shop):
     day, next_day = "2018-11-05T09:00:00", "2018-11-06"
-    assert shop.clock == SessionClock(DAY)
     assert asked(shop, ["i1"], [day], "2018-11-05T23:59:59") == "same"
     assert asked(shop, ["i1"], [day], next_day) == "later"
-    assert asked(shop, ["i1"], [day], next_day, session_context="same") == "same"
+    assert asked(shop, ["i1"], [day], next_day, context={"gap": "same"}) == "same"
     assert asked(shop, ["i1", "?"], [day, next_day], next_day) == "later"  # the newest item that the model reads
     assert asked(shop, ["i1", "i2"], [day, None], next_day) == "unknown"
     assert asked(shop, ["i1", "i2"], [None, day], next_day) == "later"
     assert asked(shop, [], [], next_day) == asked(shop, ["?"], [day], next_day) == "unknown"
+    assert asked(shop, ["i1"], None, next_day) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -168,8 +160,7 @@ def test_times_of_python_numpy_and_pandas_are_taken(shop, convert):
 @pytest.mark.parametrize(
     ("times", "now", "message"),
     [
-        (["2018-11-05"], None, "now: is missing, but times is given; give both, or neither."),
-        (None, "2018-11-05", "times: is missing, but now is given; give both, or neither."),
+        (["2018-11-05"], None, "now: is missing, but times is given; give it too, or leave times out."),
         ([START], START, "times: has 1 times for 2 items of the history; give one for each, null where it is not"),
         ("2018-11-05", START, "times: is '2018-11-05'; expected a list of times."),
         ([START, [START]], START, r"times\[1\]: is \[.*\]; expected an ISO date such as"),
@@ -210,33 +201,13 @@ def test_any_times_are_a_context_or_one_error(data):
         [0, -1, START, START + 0.5, START * 1000, 17_840, "2018-11-05", "2018-11", "9999-01-01", "2018-11-05T25", "",
          " ", "NaT", "nan", "1e9", "\x00", "2018-11-05T12:00:00+14:00", 2**63, -(2**70), 1e300, "é" * 600]
     )  # fmt: skip
-    recommender = Recommender(AnyRanker(), OneItem(), "m", "v", 9, SessionClock(DAY))
+    recommender = Recommender(AnyRanker(BY_DAY), OneItem(), "m", "v", 9, [BY_DAY])
     times = data.draw(st.lists(time, max_size=4))
     try:
         request = Request(["i1"] * len(times), times=times, now=data.draw(time))
-        assert recommender.understand(request)[0].session_context[0] in (UNKNOWN, SAME, LATER)
+        assert recommender.understand(request)[0].context["gap"][0] in (0, 1, 2)
     except RequestError as error:
         assert "\n" not in str(error) and len(str(error)) < 400
-
-
-@pytest.mark.parametrize(
-    ("times", "clock"),
-    [
-        ([DAY, 3 * DAY, 9 * DAY], SessionClock(DAY)),
-        ([DAY - 5 * 3600, 3 * DAY - 5 * 3600], SessionClock(DAY, 19 * 3600)),
-        ([0, 7_200], SessionClock(3600)),
-        ([30, 90], SessionClock(60, 30)),
-        ([30, 91], SessionClock(1)),
-        ([0, 0], SessionClock(DAY)),
-    ],
-)
-def test_the_unit_of_a_corpus(tmp_path, times, clock):
-    rows = [(f"u{user}", f"i{user}", START + time) for user in range(8) for time in times]
-    built = corpus_of(tmp_path, pd.DataFrame(rows, columns=["user_id", "item_id", "timestamp"]))
-    assert SessionClock.of(built.corpus()) == clock
-    built.corpus().save(tmp_path / "corpus", config={}, inputs={})
-    assert SessionClock.of(in_blocks(tmp_path / "corpus")) == clock
-    assert SessionClock.of(Corpus.load(tmp_path / "corpus")).unit in ("day", "hour", "minute", "second")
 
 
 @pytest.mark.parametrize("times", ["days since 1970", "an order", "fractions"])
@@ -247,16 +218,25 @@ def test_where_a_corpus_has_no_real_times_nothing_is_derived(tmp_path, times):
         "an order": np.arange(len(table)),
         "fractions": np.arange(len(table)) / 7,
     }[times]
-    recommender = Recommender.of(AnyRanker(), corpus_of(tmp_path, table).corpus())
-    assert recommender.clock is None
+    corpus = corpus_of(tmp_path, table).corpus()
+    features = corpus_features(corpus)
+    assert all((feature.name, feature.unit) == ("gap", 0) for feature in features)
+    recommender = Recommender.of(AnyRanker(*(features or [replace(BY_DAY, unit=0)])), corpus)
     assert asked(recommender, ["i1"], [START], START + 40 * DAY) == "unknown"
-    assert asked(recommender, ["i1"], [START], START, session_context="later") == "later"
+    assert asked(recommender, ["i1"], [START], START, context={"gap": "later"}) == "later"
     with pytest.raises(RequestError, match="earlier than"):
         asked(recommender, ["i1"], [START], START - DAY)
 
 
-def test_a_model_without_session_context_takes_times_and_derives_nothing(tmp_path):
-    plain = AnyRanker()
-    plain.context = frozenset()
-    recommender = Recommender.of(plain, corpus_of(tmp_path, interactions()).corpus())
-    assert recommender.clock is None and asked(recommender, ["i1"], [START], START + 9 * DAY) == "unknown"
+def test_a_model_without_features_takes_times_and_derives_nothing(tmp_path):
+    recommender = Recommender.of(AnyRanker(), corpus_of(tmp_path, interactions()).corpus())
+    assert recommender.recommend(["i1"], 1, times=[START], now=START + 9 * DAY).context == {}
+
+
+def test_the_time_of_the_request_alone_gives_hour_and_weekday(tmp_path):
+    corpus = corpus_of(tmp_path, interactions()).corpus()
+    recommender = Recommender.of(AnyRanker(*corpus_features(corpus)), corpus)
+    found = recommender.recommend(["i1"], 1, now="2018-11-06T13:30:00+02:00").context
+    assert found == {"gap": "unknown", "hour": "11", "weekday": "Tuesday"}
+    found = recommender.recommend([], 1, now=START, context={"hour": 3, "gap": 5}).context
+    assert found == {"gap": "unknown", "hour": "3", "weekday": "Monday"}

@@ -92,8 +92,8 @@ def use(model, seed=0):
     rng = np.random.default_rng(seed)
     found = {
         "weights": rng.normal(size=(len(FEATURES), len(EXPERTS))).tolist(),
-        "least": [1.0, 0.8, 0.0, *[-1.0] * 8, 0.0, 0.0],
-        "most": [1.0, 1.5, 0.0, *[1.0] * 8, 1.0, 1.0],
+        "least": [1.0, 0.8, 0.0, *[-1.0] * 8],
+        "most": [1.0, 1.5, 0.0, *[1.0] * 8],
     }
     set_weights(model.experts, found)
     return found
@@ -129,7 +129,7 @@ def test_without_ages_all_targets_count_the_same():
     assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
 
 
-def slow_pool(model, found, own, history, reported, older=()):
+def slow_pool(model, found, own, history, older=()):
     """What the pool gives one history, item by item; of older items only that they were seen, and when."""
     past = [*older, *history]
     experts = {name: value.numpy() for name, value in model.experts.state_dict().items()}
@@ -146,15 +146,7 @@ def slow_pool(model, found, own, history, reported, older=()):
     by_text = np.log(np.exp(own[:2]) @ [1 / 3, 2 / 3] + NO_NEIGHBOUR)
     of_items = experts["items"][np.array(history) - 1]
     sold = np.bincount([label - 1 for _, labels in ROWS for label in labels], minlength=6)
-    described = [
-        1,
-        np.log(len(history) + 1),
-        len(history) >= 10,
-        *of_items[-1],
-        *of_items.mean(0),
-        reported == 1,
-        reported == 2,
-    ]
+    described = [1, np.log(len(history) + 1), len(history) >= 10, *of_items[-1], *of_items.mean(0)]
     weights = np.clip(described, found["least"], found["most"]) @ np.array(found["weights"])
     scores = []
     for item in range(6):
@@ -181,21 +173,21 @@ def slow_pool(model, found, own, history, reported, older=()):
 
 @pytest.mark.parametrize("towers", [1, 2])
 def test_the_pool_by_hand(towers):
-    model = model_of(towers=towers, session_tokens=[1, 2])
+    model = model_of(towers=towers, context_tokens=[[1, 2]])
     histories = torch.tensor([[1, 2, 1, 0], [6, 0, 0, 0], [3, 4, 5, 2]])
-    contexts = torch.tensor([0, 1, 2])
+    contexts = torch.tensor([[0], [1], [2]])
     own = model.leaf_log_probs(histories, contexts)
     found = use(model)
     pooled = model.leaf_log_probs(histories, contexts)
     for row, history in enumerate(([1, 2, 1], [6], [3, 4, 5, 2])):
-        expected = slow_pool(model, found, own[row].detach().numpy(), history, row)
+        expected = slow_pool(model, found, own[row].detach().numpy(), history)
         assert np.allclose(pooled[row].detach().numpy(), expected, atol=1e-4)
     older = [[], [2, 1], [1, 6, 3]]
     padded = torch.tensor([[0, 0, 0], [0, 2, 1], [1, 6, 3]])
     longer = model.leaf_log_probs(histories, contexts, padded)
     assert torch.equal(longer[0], pooled[0])
     for row, history in enumerate(([1, 2, 1], [6], [3, 4, 5, 2])):
-        expected = slow_pool(model, found, own[row].detach().numpy(), history, row, older[row])
+        expected = slow_pool(model, found, own[row].detach().numpy(), history, older[row])
         assert np.allclose(longer[row].detach().numpy(), expected, atol=1e-4)
     assert not torch.allclose(longer[1:], pooled[1:], atol=0.1)
     assert not torch.allclose(pooled, own, atol=0.1)
@@ -327,10 +319,10 @@ def test_they_know_what_is_older_than_the_window(long_histories, monkeypatch, me
     (fitted,) = recorded
     weights = torch.zeros(len(FEATURES), len(EXPERTS))
     weights[0, [0, EXPERTS.index("seen")]] = torch.tensor([1.0, -50.0])
-    set_weights(bundle.model.experts, {"weights": weights.tolist(), "least": [1.0] * 13, "most": [1.0] * 13})
+    set_weights(bundle.model.experts, {"weights": weights.tolist(), "least": [1.0] * 11, "most": [1.0] * 11})
     ranker = LanguageRanker(bundle, corpus, Search(method, beams=20))
     recommender = Recommender.of(ranker, corpus)
-    queries, ids = split_queries(rows, ranker.context), corpus.items["item_id"]
+    queries, ids = split_queries(rows, ranker.features, ranker.context), corpus.items["item_id"]
     lists = rank_rows(ranker, rows, 20, 80, table=bundle.table, queries=queries)
     at_once = ranker.rank(queries, 20)
     probabilities = checkpoint_assistant(ranker, "it").log_probs(queries)
@@ -443,7 +435,7 @@ def test_without_a_model_counts_alone_are_fitted():
     weights = np.array(fitted.weights)
     assert not weights[:, :2].any() and weights[0].any() and torch.equal(experts.weights, torch.tensor(fitted.weights))
     row, slot = torch.arange(4), torch.zeros(4, dtype=torch.int64)
-    pooled = experts(None, torch.arange(1, 5)[:, None], row, slot, slot)
+    pooled = experts(None, torch.arange(1, 5)[:, None], row, slot)
     assert pooled.argmax(1).tolist() == [1, 2, 3, 4]
     assert torch.allclose(pooled.exp().sum(1), torch.ones(4), atol=1e-5)
     # Others share the counts, and have weights of their own.
@@ -470,7 +462,7 @@ def test_sids_that_a_model_has_not_scored_are_no_candidates(caplog):
 
     fitted = fit_experts(experts, heldout, score)
     assert fitted is not None and fitted.before == pytest.approx(1 / np.log2(3), abs=1e-3) and fitted.after == 1
-    assert requested[0] == (150, [0] * 150)
+    assert requested[0] == (150, [[0]] * 150)
     assert fit_experts(experts, heldout, partial(score, targets=False)) is None and experts.are_off
     assert "0 of 150 validation examples have their target among the candidates, and 50 are needed" in caplog.text
 
@@ -529,9 +521,8 @@ def test_new_sids_join_the_experts(start):
     moved = torch.tensor([[number[item - 1] + 1 for item in histories[0].tolist()]])
     own = torch.randn(1, 6)
     wide = torch.zeros(1, 7).index_copy(1, torch.tensor(known), own)
-    reported = torch.zeros(1, dtype=torch.int64)
-    before = model.experts(own, histories, *at, reported)
-    after = grown.experts(wide, moved, *at, reported)[:, known]
+    before = model.experts(own, histories, *at)
+    after = grown.experts(wide, moved, *at)[:, known]
     assert torch.allclose(after - after[:, :1], before - before[:, :1], atol=1e-4)
 
 

@@ -33,7 +33,7 @@ class Blocks:
         histories: int64 (B, T), SIDs from 1, padded with 0 on the right.
         row: int64 (P,), row of each position in `histories`.
         slot: int64 (P,), column of each position in `histories`.
-        contexts: int64 (P,), session context of the next item; unknown if None.
+        contexts: int64 (P, F), codes of the request features of the next item; unknown if None.
         events: int64 (B, T), event of each item, from 1, 0 where unknown; all unknown if None.
     """
 

@@ -38,8 +38,8 @@ class CatalogueConfig(PreTrainedConfig):
         reverse: Weight of a pair in the reverse direction.
         event_tokens: Vocabulary ids of the tokens of events, which stand behind SIDs and have vectors that are added to
             those of the SIDs; empty without.
-        session_tokens: Vocabulary ids of the tokens for the same session and a later one; empty if the model is not
-            conditioned on the session context.
+        context_tokens: For each request feature that the model is conditioned on, vocabulary ids of the tokens of its
+            known codes; empty without.
     """
 
     model_type = "minionerec_catalogue"
@@ -72,7 +72,7 @@ class CatalogueConfig(PreTrainedConfig):
         decay: float = 0.6,
         reverse: float = 0.0,
         event_tokens: Sequence[int] = (),
-        session_tokens: Sequence[int] = (),
+        context_tokens: Sequence[Sequence[int]] = (),
         **kwargs: Any,
     ):
         self.vocab_size = vocab_size
@@ -101,5 +101,10 @@ class CatalogueConfig(PreTrainedConfig):
         self.decay = decay
         self.reverse = reverse
         self.event_tokens = list(event_tokens)
-        self.session_tokens = list(session_tokens)
+        self.context_tokens = [list(tokens) for tokens in context_tokens]
         super().__init__(**kwargs)
+
+    @property
+    def context_sizes(self) -> list[int]:
+        """Number of codes of each request feature, the unknown one among them."""
+        return [1 + len(tokens) for tokens in self.context_tokens]

@@ -8,8 +8,8 @@ from scipy.sparse import coo_array, csr_array
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.catalogue.model import CatalogueModel, build_catalogue
+from minionerec.models.nn.context import UNSOLD
 from minionerec.models.nn.experts import NO_SALE, Experts, ItemLikeness, item_features
-from minionerec.models.nn.session import UNSOLD
 
 
 def indices_among(known: np.ndarray, queries: np.ndarray) -> np.ndarray:
@@ -153,7 +153,7 @@ def extended_catalogue(
 
 
 def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start: str) -> torch.Tensor:
-    """Extend logarithms of popularity, float (3, N), to more SIDs: float (3, N')."""
+    """Extend logarithms of popularity, float (S, N), to more SIDs: float (S, N')."""
     grown = grown_rows(logs.cpu().T, before, after, start)
     if start == "zero":
         grown[torch.from_numpy(indices_among(before, after) < 0)] = float(np.log(UNSOLD))

@@ -23,11 +23,11 @@ from minionerec.models.decoding.branches import OpensBranches, pad_left
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, LeafModel, node_log_probs
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.context import LearnedPopularity
 from minionerec.models.nn.experts import Experts
 from minionerec.models.nn.history import PairCounts, ScoredPositions
 from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
 from minionerec.models.nn.rows import ColumnSubset
-from minionerec.models.nn.session import LearnedPopularity
 
 
 def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,24 +93,29 @@ def prompt_events(ids: torch.Tensor, mask: torch.Tensor, tokens: Sequence[int]) 
     return nn.functional.pad(marked[:, 1:], (0, 1))
 
 
-def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-    """Session context at each token: that of the newest session token after the newest SID, else unknown.
+def prompt_contexts(
+    ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[Sequence[int]]
+) -> torch.Tensor:
+    """Codes of request features at each token: those of the newest tokens of each after the newest SID, else unknown.
 
     Args:
         ids: int64 (B, T), token ids.
         mask: bool (B, T), False at padding.
         sids: int64 (B, T), see `read_tokens`.
-        tokens: Token ids of the known contexts, in the order of `minionerec.data.contexts.SESSION_CONTEXTS`.
+        tokens: For each of F features the token ids of its known codes.
 
     Returns:
-        int64 (B, T), indices into `minionerec.data.contexts.SESSION_CONTEXTS`.
+        int64 (B, T, F).
     """
-    marked = torch.zeros_like(ids)
-    for context, token in enumerate(tokens, start=1):
-        marked = marked.masked_fill((ids == token) & mask, context)
     position = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    newest = torch.where((marked > 0) | (sids >= 0), position, -1).cummax(1).values
-    return torch.where(newest >= 0, marked.gather(1, newest.clamp(min=0)), 0)
+    codes = [torch.zeros((*ids.shape, 0), dtype=torch.int64, device=ids.device)]
+    for of_feature in tokens:
+        marked = torch.zeros_like(ids)
+        for code, token in enumerate(of_feature, start=1):
+            marked = marked.masked_fill((ids == token) & mask, code)
+        newest = torch.where((marked > 0) | (sids >= 0), position, -1).cummax(1).values
+        codes.append(torch.where(newest >= 0, marked.gather(1, newest.clamp(min=0)), 0)[..., None])
+    return torch.cat(codes, 2)
 
 
 INIT_STD = 0.02
@@ -145,7 +150,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if config.num_transitions:
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
-        self.popularity = LearnedPopularity(size) if config.session_tokens else None
+        self.popularity = LearnedPopularity(config.context_sizes, size) if config.context_tokens else None
         self.experts = None
         if config.experts:
             self.experts = Experts(
@@ -265,7 +270,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
                 own label and later ones.
             num_items_in_batch: Divisor of the summed loss; the number of labels if None.
             sample: With labels: SIDs from whose scores the loss is estimated; if None, the loss is exact.
-            contexts: int64 (B, T), with `histories`: session context of the SID after each position; unknown if None.
+            contexts: int64 (B, T, F), with `histories`: codes of the request features of the SID after each position;
+                unknown if None.
             candidates: bool (N,), with labels and without sample: the SIDs that the loss is normalised over, including
                 every label; all if None.
             events: int64 (B, T), with `histories`: event of each item, from 1 by `config.event_tokens`, 0 where it is
@@ -350,7 +356,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
         Args:
             histories: int64 (B, T), numbers from 1, padded with 0 on the right; rows may be empty.
-            contexts: int64 (B,), session context of the next SID; unknown if None.
+            contexts: int64 (B, F), codes of the request features of the next SID; unknown if None.
             older: int64 (B, O), SIDs seen before each history, which only the experts read; see
                 `minionerec.models.nn.experts.Experts.terms`.
             events: int64 (B, T), see `forward`.
@@ -375,7 +381,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             histories: int64 (B, T), numbers from 1, padded with 0 on the right.
             rows: int64 (P,), row of each position in `histories`.
             slots: int64 (P,), column of each position in `histories`.
-            contexts: int64 (P,), session context of the SID after each position; unknown if None.
+            contexts: int64 (P, F), codes of the request features of the SID after each position; unknown if None.
             events: int64 (B, T), see `forward`.
 
         Returns:
@@ -391,11 +397,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         mean = (
             log_probs[0] if len(log_probs) == 1 else torch.stack(log_probs).logsumexp(0) - float(np.log(len(log_probs)))
         )
-        return (
-            mean
-            if self.experts is None
-            else self.experts(mean, histories, positions.row, positions.slot, positions.known_contexts, older)
-        )
+        return mean if self.experts is None else self.experts(mean, histories, positions.row, positions.slot, older)
 
     def _scores(self, histories: torch.Tensor, positions: ScoredPositions) -> list[torch.Tensor]:
         return [
@@ -472,7 +474,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         sids, nodes = read_tokens(self.trie, ids, mask)
         logits = torch.full((*ids.shape, self.config.vocab_size), torch.finfo(torch.float32).min, device=ids.device)
-        trie, contexts = self.trie, prompt_contexts(ids, mask, sids, self.config.session_tokens)
+        trie, contexts = self.trie, prompt_contexts(ids, mask, sids, self.config.context_tokens)
         for position in range(ids.shape[1]):
             known = slice(position + 1)
             events = prompt_events(ids[:, known], mask[:, known], self.config.event_tokens)
@@ -485,12 +487,11 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return logits
 
     def read_prompts(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Read the SIDs, the session contexts and the events of prompts.
+        """Read the SIDs, the codes of request features and the events of prompts.
 
         Returns:
-            SIDs, int64 (B, H), numbers from 1, 0 after the end; contexts, int64 (B,), indices into
-            `minionerec.data.contexts.SESSION_CONTEXTS`; and the event of each SID, int64 (B, H), numbers from 1, 0
-            where unknown.
+            SIDs, int64 (B, H), numbers from 1, 0 after the end; codes, int64 (B, F); and the event of each SID,
+            int64 (B, H), numbers from 1, 0 where unknown.
 
         Raises:
             DataError: If a prompt ends inside an SID.
@@ -500,7 +501,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         inside = nodes[:, -1].nonzero().flatten().tolist()
         if inside:
             raise DataError(f"prompt {inside[0]} of the batch ends inside an SID; give whole SIDs.")
-        contexts = prompt_contexts(ids, mask, sids, self.config.session_tokens)[:, -1]
+        contexts = prompt_contexts(ids, mask, sids, self.config.context_tokens)[:, -1]
         events = prompt_events(ids, mask, self.config.event_tokens)
         histories, events = newest_items(sids, events, self.config.max_history)
         return histories, contexts, events

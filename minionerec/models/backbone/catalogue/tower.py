@@ -9,10 +9,10 @@ from torch import nn
 
 from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
+from minionerec.models.nn.context import ContextStates
 from minionerec.models.nn.history import HistoryScores, ScoredPositions
 from minionerec.models.nn.layers import CausalLayer, Dropout, Linear, causal_mask, length_groups, linear
 from minionerec.models.nn.rows import ColumnSubset, take_rows
-from minionerec.models.nn.session import SessionStates
 
 
 class Tower(nn.Module):
@@ -36,7 +36,7 @@ class Tower(nn.Module):
             for _ in range(config.num_hidden_layers)
         )
         self.events = nn.Embedding(1 + len(config.event_tokens), width) if config.event_tokens else None
-        self.session_states = SessionStates(width) if config.session_tokens else None
+        self.context_states = ContextStates(config.context_sizes, width) if config.context_tokens else None
         self.norm = nn.LayerNorm(width)
         self.history = HistoryScores(
             width, config.max_history if config.pointer else 0, config.reach if config.num_transitions else 0
@@ -133,8 +133,8 @@ class Tower(nn.Module):
             parts.append(x.flatten(0, 1))
         flat = torch.cat(parts)
         states = flat[first[positions.row] + positions.slot]
-        if self.session_states is not None:
-            states = self.session_states(states, positions.known_contexts)
+        if self.context_states is not None:
+            states = self.context_states(states, positions.known_contexts)
         state: torch.Tensor = self.norm(states)
         return state
 

@@ -9,10 +9,11 @@ from scipy.sparse import csr_array
 from support.catalogue import OFF, random_catalogue
 from support.decoding import stock_generate, token_ids
 from support.devices import same_lists
+from support.gaps import LATER, SAME
 from transformers import AutoModelForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.contexts import LATER, SAME, UNKNOWN
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.decoding.beam import beam_search, sample_search
@@ -27,7 +28,7 @@ VOCABULARY = 20
 WORDS = (1, 2, 3, 4)  # tokens that are no codes
 REACH, DECAY = 4, 0.6
 MARKS = {UNKNOWN: [], SAME: [18], LATER: [19]}
-CONDITIONED = {"session_tokens": [18, 19]}
+CONDITIONED = {"context_tokens": [[18, 19]]}
 SEEN = np.array([[1, 2, 3, 4, 5], [3, 2, 1, 0, 0], [5, 5, 2, 8, 1], [8, 6, 7, 2, 0]])
 FOLLOWED = np.array([[2, 3, 4, 5, 6], [2, 1, 8, 0, 0], [5, 2, 8, 1, 3], [6, 7, 2, 5, 0]])
 
@@ -51,7 +52,7 @@ def model():
 
 @pytest.fixture(scope="module", params=[{}, CONDITIONED], ids=["plain", "conditioned"])
 def either(request):
-    """That model, and one that is conditioned on the session context; marks are words to the plain one."""
+    """That model, and one that is conditioned on the gap; marks are words to the plain one."""
     return counting(towers=2, **request.param)
 
 
@@ -248,7 +249,7 @@ PROMPTS = [
 
 def ranked(model):
     with torch.no_grad():
-        asked = histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)
+        asked = histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)[:, None]
         return model.leaf_log_probs(*asked).sort(1, descending=True)
 
 
@@ -309,7 +310,7 @@ def test_stock_generate_says_the_same(either, cache, row):
 def test_logits_after_a_prompt_are_the_steps_through_the_trie(either):
     """At every position, for prompts of different lengths in one batch, padded on the left or not.
 
-    Behind the SID, nothing more is told of the session context.
+    Behind the SID, nothing more is told of the gap.
     """
     sid = 7
     generated = [[*ids, *prompt(sid)] for ids in PROMPTS]
@@ -318,7 +319,9 @@ def test_logits_after_a_prompt_are_the_steps_through_the_trie(either):
     mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in generated])
     together = either(input_ids=padded, attention_mask=mask).logits
     assert together.shape == (len(PROMPTS), width, VOCABULARY)
-    nodes = either.node_log_probs(either.leaf_log_probs(histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)))
+    nodes = either.node_log_probs(
+        either.leaf_log_probs(histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)[:, None])
+    )
     behind = either.node_log_probs(either.leaf_log_probs(histories(*([*row, sid] for row in HISTORIES))))
     path = either.trie.paths[sid - 1].tolist()
     for row, ids in enumerate(generated):
@@ -389,7 +392,11 @@ LEFT_OUT = [(), *((name,) for name in OFF), ("learned_vectors", "vectors"), OFF[
 def test_every_source_can_be_left_out_and_comes_back_from_disk(changes, tmp_path):
     model = counting(towers=2, **changes)
     seen, labels = histories([1, 2, 3], [4, 5]), torch.tensor([[2, -100, 9], [1, 7, -100]])
-    asked = {"labels": labels, "contexts": torch.tensor([[SAME, 0, LATER], [UNKNOWN, SAME, 0]]), "leave_out": True}
+    asked = {
+        "labels": labels,
+        "contexts": torch.tensor([[[SAME], [0], [LATER]], [[UNKNOWN], [SAME], [0]]]),
+        "leave_out": True,
+    }
     loss = model(histories=seen, **asked).loss
     loss.backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
@@ -401,18 +408,18 @@ def test_every_source_can_be_left_out_and_comes_back_from_disk(changes, tmp_path
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(again) is type(model) and not again.training
-    assert again.config.session_tokens == changes.get("session_tokens", []) and again.flaw(CODES) is None
+    assert again.config.context_tokens == changes.get("context_tokens", []) and again.flaw(CODES) is None
     assert set(again.state_dict()) == set(model.state_dict())
     for key, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[key], value), key
-    for contexts in (None, torch.tensor([SAME, LATER])):
+    for contexts in (None, torch.tensor([[SAME], [LATER]])):
         assert torch.equal(again.leaf_log_probs(seen, contexts), model.leaf_log_probs(seen, contexts))
     assert torch.equal(again(histories=seen, **asked).loss, loss)
-    of_sessions = [key for key in model.state_dict() if any(part in key for part in ("session", "contexts", "popul"))]
+    of_contexts = [key for key in model.state_dict() if any(part in key for part in ("context", "popul"))]
     if "off" in changes:
-        assert not of_sessions
+        assert not of_contexts
     else:
-        assert of_sessions and again.popularity.weights.tolist() == pytest.approx([0.3, 0.8, 1.5])
+        assert of_contexts and again.popularity.weights.tolist() == pytest.approx([0.3, 0.8, 1.5])
 
 
 def test_a_new_model_trusts_its_counts_from_the_start():

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from support.catalogue import OFF, random_catalogue
 from support.decoding import token_ids
 from support.devices import same_lists
+from support.gaps import LATER, SAME
 
-from minionerec.data.contexts import LATER, SAME, UNKNOWN
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.tower import SidBlock
@@ -25,12 +26,12 @@ CODES = np.unique(RNG.integers(0, (3, 4, 6), size=(22, 3)), axis=0)
 N = len(CODES)
 TOKENS = token_ids(3, 6)
 MARKS = {UNKNOWN: [], SAME: [2], LATER: [3]}
-CONDITIONED = {"session_tokens": [2, 3]}
+CONDITIONED = {"context_tokens": [[2, 3]]}
 SEEN = RNG.integers(1, N + 1, size=(12, 5))
 FOLLOWED = np.concatenate([SEEN[:, 1:], RNG.integers(1, N + 1, size=(12, 1))], axis=1)
 SEEN[3, 2:], FOLLOWED[3, 2:] = 0, 0
 HISTORIES, LABELS = torch.from_numpy(SEEN), torch.from_numpy(np.where(FOLLOWED > 0, FOLLOWED, -100))
-CONTEXTS = torch.from_numpy(np.where(FOLLOWED > 0, RNG.integers(0, 3, FOLLOWED.shape), 0))
+CONTEXTS = torch.from_numpy(np.where(FOLLOWED > 0, RNG.integers(0, 3, FOLLOWED.shape), 0))[..., None]
 
 
 def built(**changes):
@@ -119,7 +120,7 @@ def test_rows_are_taken_with_the_gradient_of_an_index():
 
 
 def prompt(history, context):
-    """A word, the SIDs, and the mark of the session context, which a plain model reads as one more word."""
+    """A word, the SIDs, and the mark of the gap, which a plain model reads as one more word."""
     codes = [int(TOKENS[level, code]) for sid in history for level, code in enumerate(CODES[sid - 1])]
     return [1, *codes, *MARKS[context]]
 
@@ -186,7 +187,7 @@ def test_some_of_the_sids_are_searched_by_blocks(model, small_blocks, monkeypatc
 
 def test_samples_by_blocks_have_the_models_probabilities(model, small_blocks):
     found = sample_search(model, PROMPTS[:2], trie(), 4, generator=torch.Generator().manual_seed(0))
-    log_probs = model.leaf_log_probs(torch.tensor([[1, 2, 3], [9, 0, 0]]), torch.tensor(REPORTED[:2]))
+    log_probs = model.leaf_log_probs(torch.tensor([[1, 2, 3], [9, 0, 0]]), torch.tensor(REPORTED[:2])[:, None])
     assert torch.allclose(found.scores.float(), log_probs.gather(1, found.sids), atol=1e-4)
 
 

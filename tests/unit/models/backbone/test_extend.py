@@ -93,15 +93,15 @@ def test_each_of_several_towers_keeps_its_scores():
 
 
 @pytest.mark.parametrize("start", ["neighbours", "zero"])
-def test_session_contexts_and_popularity_go_along(start):
+def test_request_features_and_popularity_go_along(start):
     """Known SIDs keep their ratios at every context; a new one is as popular as its neighbours, or never was."""
-    model = trained(towers=1, session_tokens=[1, 2])
+    model = trained(towers=1, context_tokens=[[1, 2]])
     torch.manual_seed(1)
     model.popularity.set(torch.randn(3, len(KNOWN)), torch.tensor([0.5, 1.5, 0.8]))
     grown, kept = extended(model, start), number_of(ALL)
     assert torch.equal(grown.popularity.logs[:, kept], model.popularity.logs)
     assert torch.equal(grown.popularity.weights, model.popularity.weights)
-    old, new = (next(each.each_tower()).session_states.state_dict() for each in (model, grown))
+    old, new = (next(each.each_tower()).context_states.state_dict() for each in (model, grown))
     assert old["scale"].any() and all(torch.equal(new[name], value) for name, value in old.items())
     number = {tuple(code): position for position, code in enumerate(np.unique(ALL, axis=0).tolist())}
     for sid, rows in {(0, 0, 1): [0, 1], (3, 1, 0): [5], (4, 4, 4): range(6)}.items():
@@ -110,7 +110,7 @@ def test_session_contexts_and_popularity_go_along(start):
         torch.testing.assert_close(grown.popularity.logs[:, number[sid]], wanted)
     now, falls = torch.from_numpy(np.concatenate([[0], kept + 1])), []
     for context in range(3):
-        conditioned = torch.full((len(HISTORIES),), context)
+        conditioned = torch.full((len(HISTORIES), 1), context)
         with torch.no_grad():
             after = grown.leaf_log_probs(now[HISTORIES], conditioned)[:, kept]
             difference = after - model.leaf_log_probs(HISTORIES, conditioned)

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import yaml
 from support.examples import user_windows
+from support.gaps import GAP
 from support.small_corpus import corpus_of, make_corpus
 
-from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.contexts import LATER, SAME
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.contexts import WEEKDAYS, RequestFeature
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
@@ -60,10 +61,6 @@ GOLDEN = {
             "Blue cup\n<|eos|>",
         ),
     },
-    "session_context": {
-        "next_sid": ("<|bos|><a_0><b_3><a_0><b_4>", "<a_12><b_3>"),
-        "title_to_sid": ("<|bos|>title Red {cup} item ", "<a_0><b_3><|eos|>"),
-    },
     "lcrec": {
         "next_sid": (
             "<|bos|>A shop's customer has chosen, oldest first: <a_0><b_3>, <a_0><b_4>.\n"
@@ -85,13 +82,6 @@ def test_golden_prompts(wording):
         examples = builder.build(task, "train")
         example = examples[-1] if task in ("next_sid", "title_history_to_sid") else examples[0]
         assert (example.prompt, example.completion) == (prompt, completion)
-
-
-def test_a_prompt_gives_session_contexts_where_it_has_a_placeholder_for_them():
-    conditioned, plain = build("session_context"), build("compact")
-    assert conditioned.prompt_uses_context("next_sid") and not conditioned.prompt_uses_context("next_title")
-    assert not plain.prompt_uses_context("next_sid")
-    assert conditioned.prompt("next_sid", history=[0], context=2).endswith("<|later|>")
 
 
 @pytest.mark.parametrize("wording", BUILT_IN)
@@ -121,25 +111,6 @@ COMPACT = yaml.safe_load(load_wording("compact").to_yaml())
 
 def change(**tasks):
     return {**COMPACT, "tasks": {**COMPACT["tasks"], **tasks}}
-
-
-def session_content(contexts=("<|now|>", "<|then|>"), **tasks):
-    content = change(**tasks)
-    return {**content, "session_context": list(contexts) if isinstance(contexts, tuple) else contexts}
-
-
-REPORTED = {"prompt": "{bos}{history}{session_context}", "completion": "{sid}"}
-
-
-@pytest.mark.parametrize(
-    "contexts", [("now",), ("a", "b", "c"), "now", {"same": "a"}, ("now", 7), ("now", ""), None, 0]
-)
-def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
-    (tmp_path / "w.yaml").write_text(yaml.safe_dump(session_content(contexts)))
-    with pytest.raises(
-        ConfigError, match=r"w\.yaml: session_context is .*; expected two texts, for the same session and for a"
-    ):
-        load_wording(tmp_path / "w.yaml")
 
 
 @pytest.mark.parametrize(
@@ -172,25 +143,8 @@ def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
         ),
         ({**change(), "longest_description": -1}, "longest_description is -1; expected a number of characters"),
         ({**change(), "longest_description": True}, "longest_description is True; expected a number of characters"),
-        # Session contexts are given after histories alone.
-        (session_content(), r"session_context is given, but no prompt has \{session_context\}"),
-        (session_content(("now", "now")), "session_context: both texts are 'now'; make them differ"),
-        (
-            change(next_sid=REPORTED),
-            r"'next_sid', prompt: unknown placeholder \{session_context\}; allowed: history, bos, eos",
-        ),
-        (
-            session_content((), next_sid=REPORTED),
-            r"unknown placeholder \{session_context\}; allowed: history, bos, eos",
-        ),
-        (
-            session_content(title_to_sid={"prompt": "{title}{session_context}", "completion": "{sid}"}),
-            r"'title_to_sid', prompt: unknown placeholder \{session_context\}; allowed: title, bos, eos",
-        ),
-        (
-            session_content(next_sid={"prompt": "{history}", "completion": "{sid}{session_context}"}),
-            r"'next_sid', completion: unknown placeholder \{session_context\}",
-        ),
+        ({**change(), "context": "gap"}, "context is 'gap'; expected a list of request features"),
+        (change(next_sid={"prompt": "{history}{context}", "completion": "{sid}"}), r"unknown placeholder \{context\}"),
     ],
 )
 def test_bad_wordings(content, message, tmp_path):
@@ -199,43 +153,33 @@ def test_bad_wordings(content, message, tmp_path):
         load_wording(tmp_path / "w.yaml")
 
 
-def test_a_wording_without_session_contexts_says_nothing_of_them(tmp_path):
-    (tmp_path / "w.yaml").write_text(yaml.safe_dump(session_content(())))
-    assert load_wording(tmp_path / "w.yaml") == load_wording("compact")
-    assert "session_context" not in load_wording("compact").to_yaml()
-    assert not build("compact").uses_session_context
-    assert build("compact").prompt("next_sid", history=[0], context=LATER) == "<|bos|><a_0><b_3>"
+def conditioned(corpus):
+    wording = replace(load_wording("compact"), context=(GAP, RequestFeature("weekday", WEEKDAYS)))
+    return ExampleBuilder(corpus, small_table(), wording, SPECIALS)
 
 
-def test_prompts_give_the_session_contexts_of_rows():
+def test_known_codes_stand_behind_the_history(tmp_path):
     times = RowTimes(np.array([4, 5, NO_TIME]), np.array([4, 4, 5]))
     corpus = small_corpus((("u", [0], 1), ("u", [0, 1], 2), ("u", [1], 0)))
-    timed = replace(corpus, train=replace(corpus.train, times=times))
-    builder = build("session_context", timed)
-    assert builder.uses_session_context
-    wanted = ["<|bos|><a_0><b_3><|same|>", "<|bos|><a_0><b_3><a_0><b_4><|later|>", "<|bos|><a_0><b_4>"]
-    assert [example.prompt for example in builder.build("next_sid", "train")] == wanted
+    builder = conditioned(replace(corpus, train=replace(corpus.train, times=times)))
+    wanted = ["<a_0><b_3><gap_1><weekday_4>", "<a_0><b_3><a_0><b_4><gap_2><weekday_4>", "<a_0><b_4>"]
+    assert [example.prompt for example in builder.build("next_sid", "train")] == [f"<|bos|>{text}" for text in wanted]
     assert builder.build("next_sid", "train")[0].completion == "<a_0><b_4>"
-    assert builder.prompt("next_sid", history=[0]) == "<|bos|><a_0><b_3>"
-    assert builder.prompt("next_sid", history=[0], context=SAME) == "<|bos|><a_0><b_3><|same|>"
-    assert build("session_context", corpus).build("next_sid", "train")[0].prompt == "<|bos|><a_0><b_3>"
-    with pytest.raises(ConfigError, match=r"'session_context' says behind it when the next item comes\. Set all_pos"):
+    assert builder.prompt("next_sid", history=[0]) == builder.prompt("next_sid", history=[0], context=[0, 0])
+    assert builder.prompt("next_sid", history=[0], context=[0, 7]) == "<|bos|><a_0><b_3><weekday_7>"
+    assert "<gap" not in builder.prompt("next_title", history=[0], context=[1, 1])  # the next SID alone
+    assert conditioned(corpus).build("next_sid", "train")[0].prompt == "<|bos|><a_0><b_3>"
+    with pytest.raises(ConfigError, match=r"context gives gap, weekday behind it\. Set all_positions to false"):
         check_all_positions(builder)
-
-
-def test_a_wording_of_ones_own_gives_session_contexts_where_it_likes(tmp_path):
-    content = session_content(
-        ("now: ", "later: "),
-        next_sid={"prompt": "{session_context}{history}", "completion": "{sid}"},
-        title_history_to_sid={"prompt": "{history_titles}, {session_context}", "completion": "{sid}"},
-    )
-    (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
-    wording = load_wording(tmp_path / "w.yaml")
-    wording.save(tmp_path / "again.yaml")
-    assert load_wording(tmp_path / "again.yaml") == wording and wording.session_context == ("now: ", "later: ")
-    builder = build(str(tmp_path / "w.yaml"))
-    assert builder.prompt("next_sid", history=[0], context=LATER) == "later: <a_0><b_3>"
-    assert builder.prompt("title_history_to_sid", history=[1], context=SAME) == "Blue cup, now: "
+    builder.wording.save(tmp_path / "wording.yaml")
+    assert load_wording(tmp_path / "wording.yaml") == builder.wording
+    assert builder.wording.tokens == ["<gap_1>", "<gap_2>", *(f"<weekday_{code}>" for code in range(1, 8))]
+    assert "context" not in load_wording("compact").to_yaml()
+    content = yaml.safe_load((tmp_path / "wording.yaml").read_text())
+    content["context"][0]["values"] = []
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ArtefactError, match=r"bad\.yaml: context: .* describes no request feature"):
+        load_wording(tmp_path / "bad.yaml")
 
 
 def test_unknown_wording_and_task():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.gaps import GAP
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ConfigError
@@ -69,7 +70,7 @@ def test_a_saved_model_is_loaded_with_all_that_it_holds_and_draws_nothing(tmp_pa
     hyper = model_class(name).data_hyper(data)
     model = build_model(name, num_items=9, max_len=8, **hyper).eval()
     if model.learns_next:
-        model.condition_on_session()
+        model.condition_on([GAP])
     if name != "rpg":  # which has no table of items
         model.read_vectors(4)
         model.set_vectors(torch.randn(9, 4))
@@ -78,6 +79,7 @@ def test_a_saved_model_is_loaded_with_all_that_it_holds_and_draws_nothing(tmp_pa
     before = torch.get_rng_state()
     loaded = load_sequential(tmp_path / "model")
     assert torch.equal(torch.get_rng_state(), before)
+    assert loaded.features == model.features
     for kind in ("named_parameters", "named_buffers"):  # buffers that are not saved too
         wanted, found = (dict(getattr(each, kind)()) for each in (model, loaded))
         assert found.keys() == wanted.keys()

@@ -12,6 +12,7 @@ from support.paths import ROOT
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
+from minionerec.models.backbone.bundle import load_bundle
 from minionerec.pipeline.build_sids import run_build_sids
 from minionerec.pipeline.cli import init as cli_init
 from minionerec.pipeline.cli.init import _steps, measured_paces, recipe_text, run_init, shape_of
@@ -91,6 +92,20 @@ def test_shapes_and_their_settings(shape, wanted):
 def test_the_reason_for_the_order_is_true_of_the_data(ties, listed, reason):
     found = choose(replace(STEAM, ties=ties, listed=listed))["corpus"]["ties"][1]
     assert found.startswith(reason) and ("their order" in found) == bool(ties)
+
+
+@pytest.mark.parametrize(
+    ("in_session", "context", "reason"),
+    [
+        (None, [], "times tell no sessions: they are unknown, without a unit, or coarser than half an hour"),
+        (0.02, [], "2% of the examples come within half an hour of the item before: the gap tells little"),
+        (0.4, ["gap"], "40% of the examples come within half an hour of the item before, the others later"),
+        (0.97, [], "97% of the examples come within half an hour of the item before: the gap tells little"),
+    ],
+)
+def test_the_gap_is_read_where_times_tell_who_stays_and_who_comes_back(in_session, context, reason):
+    value, why = choose(replace(STEAM, in_session=in_session))["catalogue"]["context"]
+    assert value == context and why.startswith(reason)
 
 
 GROWING = {
@@ -202,6 +217,30 @@ def test_the_recipe_of_fifty_items(tmp_path, monkeypatch, capsys):
     assert len(comments) > 10
     init(monkeypatch, "items.csv", "interactions.csv", "my shop")
     assert capsys.readouterr().out.endswith("Run them with: minionerec run 'my shop'\n")
+
+
+@pytest.mark.parametrize("unit", [1, 86_400], ids=["seconds", "days"])
+def test_a_log_of_sessions_gives_a_model_that_reads_the_gap(tmp_path, monkeypatch, unit):
+    """Each user comes twice, for three items each; in whole days nobody knows how long a session is."""
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+    rng = random.Random(0)
+    with open(tmp_path / "interactions.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user_id", "item_id", "timestamp"])
+        for user in range(100):
+            begin = 1_600_000_000 + rng.randrange(10**7)
+            times = [begin + day * 86_400 + minute * 60 for day in (0, 5) for minute in (0, 3, 9)]
+            writer.writerows((f"u{user}", rng.randrange(50), time // unit * unit) for time in times)
+    init(monkeypatch, "items.csv", "interactions.csv", "mine")
+    jobs = {key.step: job.settings for key, job in plan_of("mine").items()}
+    assert jobs["catalogue"].context == (["gap"] if unit == 1 else []) and jobs["sft"].context == []
+    if unit == 1:
+        run_prepare(jobs["corpus"])
+        run_build_sids(jobs["sids"])
+        run_catalogue(replace(jobs["catalogue"], epochs=1, evals_per_epoch=1))
+        (gap,) = load_bundle(jobs["catalogue"].output).wording.context
+        assert gap.values == ("up to 30 minutes", "later")
 
 
 def with_events(folder, events, column="event"):

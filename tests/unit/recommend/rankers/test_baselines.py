@@ -9,11 +9,9 @@ from support.examples import in_blocks, source_of
 from support.small_corpus import corpus_of, leave_last_out, rows_of
 
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import corpus_contexts
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.transitions import TransitionPairs
 from minionerec.data.windows import padded_windows
@@ -37,14 +35,14 @@ from minionerec.recommend.rankers.baselines import (
 )
 from minionerec.recommend.rankers.experts import pooled_log_probs
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
-from minionerec.recommend.rankers.protocol import CONTEXT, Allowed, Queries, Ranker, context_used
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker
 from minionerec.sid.embed.texts import nearest_texts
 from minionerec.sid.table import SidTable
 
 MIXED = MixtureConstants(
-    [[0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 9], *[[0.0, 0.0, *[0.02] * 15]] * 12],
-    [-5.0] * 13,
-    [5.0] * 13,
+    [[0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 9], *[[0.0, 0.0, *[0.02] * 15]] * 10],
+    [-5.0] * 11,
+    [5.0] * 11,
     [0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 9],
 )
 
@@ -257,14 +255,14 @@ def test_counts_reach_the_ceiling_of_a_markov_chain(chain, chosen):
     ceiling = (-np.sort(-of_last, axis=1)[:, :10] @ gains).mean()
     reached = np.mean([of_last[row, items] @ gains for row, items in enumerate(lists)])
     assert ceiling - 0.005 <= reached <= ceiling + 1e-9
-    assert chosen.strongest_of(()) == TRANSITIONS and chosen.transitions.score_decay <= 0.1
+    assert chosen.strongest == TRANSITIONS and chosen.transitions.score_decay <= 0.1
 
 
 def test_the_grid_says_what_the_lists_say(chain):
     corpus, _ = chain
     for masked in (False, True):
         rows = baselines.BaselineExamples.of(corpus, masked=masked)
-        examples, _, _ = baselines._validation(rows)
+        examples = baselines._validation(rows)
         grid = baselines.TransitionGrid(rows, examples, None)
         points = list(grid.points())
         for how in (points[number] for number in np.random.default_rng(0).choice(len(points), 10)):
@@ -298,7 +296,7 @@ def test_fewer_validation_examples_are_read_of_many_training_examples():
 
 def test_without_validation_examples_constants_are_the_defaults(corpus):
     chosen = choose(replace(corpus, valid=SplitExamples.none()))
-    assert chosen == Chosen() and chosen.strongest_of(()) is None
+    assert chosen == Chosen() and chosen.strongest is None
     assert chosen.sentences()[-1] == "constants: defaults, for there are no validation examples"
     assert list(make_baselines(corpus, None, Chosen(ridge=None))[1]) == [POPULARITY, RECENT, TRANSITIONS, TEXT]
     assert list(make_baselines(corpus, None, Chosen(text=None))[1]) == [POPULARITY, RECENT, TRANSITIONS, EASE]
@@ -495,7 +493,7 @@ def test_rankers_know_all_that_was_seen_however_much_models_read(long_histories,
     chosen, rankers = make_baselines(short)
     assert chosen.transitions.exclude_seen and chosen.popularity_exclude_seen and chosen.ease_exclude_seen
     their_rankers = make_baselines(whole, None, chosen)[1]
-    queries, limit = split_queries(rows, ()), Allowed.leaving_out(rows.seen, 40)
+    queries, limit = split_queries(rows), Allowed.leaving_out(rows.seen, 40)
     for name, ranker in rankers.items():
         lists = rank_rows(ranker, rows, 10, 40).items
         if name not in (TRANSITIONS, MIXTURE):  # whose windows of training differ
@@ -543,7 +541,7 @@ def sparse_rows(found):
 def test_constants_of_neighbours_by_text_are_the_best_of_all(worded):
     chosen = choose(worded)
     rows = baselines.BaselineExamples.of(worded)
-    examples, _, _ = baselines._validation(rows)
+    examples = baselines._validation(rows)
     reached = {}
     for decay, share, last in product(baselines.TEXT_DECAY, baselines.SHARES, (False, True)):
         how = TextConstants(decay, share, last)
@@ -590,7 +588,7 @@ def test_popularity_is_chosen_by_what_its_lists_reach(once, grouped):
     table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [f"i{n}" for n in range(30)])
     for masked in (False, True):
         rows = baselines.BaselineExamples.of(once, table if grouped else None, masked=masked and not grouped)
-        examples, _, _ = baselines._validation(rows)
+        examples = baselines._validation(rows)
         reached = {
             last: baselines.valid_ndcg(baselines.Popularity(rows, None, last), rows, examples)
             for last in (False, True, "history")
@@ -661,117 +659,13 @@ def test_constants_without_texts_are_read(chosen):
         Chosen.from_json({}, "here")
     shorter = replace(chosen, mixture=MIXED).to_json()
     shorter["mixture"]["weights"].pop()
-    with pytest.raises(ArtefactError, match=r"here: holds no constants.*weights of a mixture are not 13 x 17"):
+    with pytest.raises(ArtefactError, match=r"here: holds no constants.*weights of a mixture are not 11 x 17"):
         Chosen.from_json(shorter, "here")
 
 
-@pytest.fixture(scope="module")
-def sessions(tmp_path_factory):
-    """A corpus whose next item follows from the newest in one session, and from what is popular after it.
-
-    Of one user in nine nobody knows the times. Each history begins with an item of its own.
-    """
-    rng, split = np.random.default_rng(5), {"train": [], "valid": [], "test": []}
-    times = {name: [] for name in split}
-    for user in range(240):
-        chain, clock = [20 + user], [100 * user]
-        for position in range(1, 9):
-            later = bool(rng.random() < 0.6)
-            chain.append(int(20 * rng.random() ** 3) if later else (chain[-1] + 1) % 20)
-            clock.append(clock[-1] + later)
-            name = {7: "valid", 8: "test"}.get(position, "train")
-            split[name].append((f"u{user}", chain[:position], chain[position]))
-            times[name].append((NO_TIME, NO_TIME) if user % 9 == 0 else (clock[-1], clock[-2]))
-    parts = [rows_of(rows, RowTimes(*np.array(times[name]).T.copy())) for name, rows in split.items()]
-    return corpus_of(*parts, 260)
-
-
-@pytest.fixture(scope="module")
-def conditioned(sessions):
-    """What is chosen for each context of that corpus, and its rankers."""
-    return make_baselines(sessions, contexts=corpus_contexts(sessions, "valid"))
-
-
-@pytest.mark.parametrize(("masked", "most"), [(False, 5000), (True, 5000), (False, 70)])
-def test_constants_of_each_context_are_those_of_its_examples_alone(sessions, monkeypatch, masked, most):
-    monkeypatch.setattr(baselines, "_EXAMPLES", most)
-    contexts = corpus_contexts(sessions, "valid")
-    chosen, rankers = make_baselines(sessions, masked=masked, contexts=contexts)
-    plain, parts = choose(sessions, masked=masked), {}
-    assert replace(chosen, by_context=None) == plain and list(chosen.by_context) == ["same", "later"]
-    parts[UNKNOWN] = make_baselines(sessions, None, plain)[1]
-    for context in (SAME, LATER):
-        alone = replace(sessions, valid=sessions.valid.take(np.flatnonzero(contexts == context)))
-        constants, parts[context] = make_baselines(alone, masked=masked)
-        count = len(alone.valid)
-        assert chosen.by_context[SESSION_CONTEXTS[context]] == replace(constants, of=count)
-        assert 70 < count < len(contexts) - 70 and constants.examples == min(count, most)
-    assert Chosen.from_json(chosen.to_json(), "here") == chosen and not {"by_context", "of"} & plain.to_json().keys()
-    queries = split_queries(sessions.test, CONTEXT)
-    histories = queries.histories
-    left_out = Allowed.leaving_out([history[-1:] for history in histories], 260)
-    again = make_baselines(sessions, None, Chosen.from_json(chosen.to_json(), "here"))[1]
-    assert set(queries.session_context.tolist()) == {UNKNOWN, SAME, LATER}
-    for name, ranker in rankers.items():
-        for allowed in (None, left_out):
-            found = ranker.rank(queries, 6, allowed)
-            wanted = {context: own[name].rank(Queries(histories), 6, allowed).items for context, own in parts.items()}
-            for row, context in enumerate(queries.session_context.tolist()):
-                assert found.items[row] == wanted[context][row]
-            assert found == again[name].rank(queries, 6, allowed)
-        assert ranker.rank(Queries(histories), 6).items == parts[UNKNOWN][name].rank(Queries(histories), 6).items
-        assert "session_context" in ranker.context and "session_context" not in context_used(parts[UNKNOWN][name])
-
-
-def test_the_context_gains_and_is_reported(conditioned):
-    chosen, _ = conditioned
-    same, later = (chosen.by_context[name] for name in ("same", "later"))
-    assert same.transitions.popularity < later.transitions.popularity
-    assert (same.of, later.of) == (same.examples, later.examples)
-    reached = {name: same.of * same.valid[name] + later.of * later.valid[name] for name in chosen.valid}
-    assert chosen.strongest_of(chosen.given) == max(reached, key=reached.__getitem__)
-    assert Chosen().strongest_of(("session context",)) is None and Chosen().given == ()
-    reported = chosen.sentences()
-    assert reported[:6] == replace(chosen, by_context=None).sentences() and "the baselines are given it" in reported[6]
-    assert f"constants, session context same: chosen on {same.examples} validation examples, by item" in reported
-    assert sum(sentence.startswith("transition counts, session context later: reach") for sentence in reported) == 1
-    fewer = replace(chosen, by_context={"later": replace(later, examples=50)}).sentences()
-    assert fewer[-1] == f"constants, session context later: chosen on 50 of {later.of} validation examples, by item"
-
-
-def test_contexts_are_known_by_times_alone(sessions, conditioned):
-    contexts = corpus_contexts(sessions, "valid")
-    other = replace(sessions, test=replace(sessions.test, targets=sessions.test.targets[::-1]))
-    made = [conditioned, make_baselines(other, contexts=corpus_contexts(other, "valid"))]
-    assert made[0][0] == made[1][0]
-    asked = [split_queries(corpus.test, CONTEXT) for corpus in (sessions, other)]
-    for name, ranker in made[0][1].items():
-        assert ranker.rank(asked[0], 6) == made[1][1][name].rank(asked[1], 6)
-    turned = replace(sessions.valid, targets=sessions.valid.targets[::-1])
-    np.testing.assert_array_equal(corpus_contexts(replace(sessions, valid=turned), "valid"), contexts)
-    for none in (replace(sessions.valid, times=None), SplitExamples.none()):
-        untimed = replace(sessions, valid=none, train=replace(sessions.train, times=None))
-        assert not corpus_contexts(untimed, "valid").any()
-    unknown = make_baselines(sessions, contexts=np.zeros_like(contexts))
-    assert unknown[0] == choose(sessions) and not any(map(context_used, unknown[1].values()))
-
-
-def test_samples_of_several_blocks_are_those_of_one(sessions, tmp_path, monkeypatch):
-    sessions.save(tmp_path / "corpus", config={}, inputs={})
-    monkeypatch.setattr(baselines, "_EXAMPLES", 70)
-    contexts = corpus_contexts(sessions, "valid")
-    found = dict(zip(map(tuple, sessions.valid.histories.tolist()), contexts.tolist(), strict=True))
-    kept = {}
-    for corpus in (in_blocks(tmp_path / "corpus"), sessions):
-        np.testing.assert_array_equal(corpus_contexts(corpus, "valid"), contexts)
-        examples, every, known = baselines._validation(baselines.BaselineExamples.of(corpus), contexts)
-        histories = list(map(tuple, examples.histories))
-        assert len(every) == 70 and list(known) == [SAME, LATER]
-        for context, (rows, count) in known.items():
-            assert len(rows) == 70 and count == (contexts == context).sum()
-            assert {found[histories[row]] for row in rows} == {context}
-        kept[corpus.n_blocks > 1] = histories, every.tolist(), examples.targets.tolist()
-    assert kept[True] == kept[False]
+def test_the_strongest_is_that_of_validation(chosen):
+    assert chosen.strongest == max(chosen.valid, key=chosen.valid.__getitem__) and Chosen().strongest is None
+    assert chosen.to_json()["strongest"] == chosen.strongest
 
 
 @pytest.mark.slow
@@ -779,7 +673,7 @@ def test_no_point_of_the_grid_is_better_on_the_demo_than_the_chosen_one(tmp_path
     run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "corpus")))
     corpus = Corpus.load(tmp_path / "corpus")
     chosen, rows = choose(corpus), baselines.BaselineExamples.of(corpus)
-    examples, _, _ = baselines._validation(rows)
+    examples = baselines._validation(rows)
     assert chosen.examples == len(corpus.valid)
     grid = baselines.TransitionGrid(rows, examples, chosen.popularity_half_life)
     points = list(grid.points())

@@ -1,7 +1,7 @@
-"""What conditioning on the session context costs a training step of the catalogue model, beside the plain one.
+"""What conditioning on the gap costs a training step of the catalogue model, beside the plain one.
 
-python benchmarks/session_step.py                          # 3,670 SIDs, two towers, as on Industrial
-python benchmarks/session_step.py --device cuda
+python benchmarks/context_step.py                          # 3,670 SIDs, two towers, as on Industrial
+python benchmarks/context_step.py --device cuda
 
 The catalogue and its windows are made as in `catalogue_scale.py`, with a context of chance for each target. Both models
 begin with the same weights; before anything is timed their losses are held against each other, which must be equal, for
@@ -34,17 +34,16 @@ def main() -> None:
     args = parser.parse_args()
     import torch
 
-    from minionerec.data.contexts import SESSION_CONTEXTS
-    from minionerec.models.nn.session import hidden
+    from minionerec.models.nn.context import hidden
 
     torch.set_num_threads(args.threads)
-    made = {"plain": make(args.sids, args), "conditioned": make(args.sids, args, session_tokens=(3, 4))}
+    made = {"plain": make(args.sids, args), "conditioned": make(args.sids, args, context_tokens=[(3, 4)])}
     plain, conditioned = made["plain"], made["conditioned"]
     missing = conditioned.model.load_state_dict(plain.model.state_dict(), strict=False)
     if missing.unexpected_keys:
         raise SystemExit(f"the plain model has what the conditioned one has not: {missing.unexpected_keys}.")
     order = torch.Generator().manual_seed(args.seed)
-    contexts = torch.randint(len(SESSION_CONTEXTS), plain.labels.shape, generator=order)
+    contexts = torch.randint(3, (*plain.labels.shape, 1), generator=order)
     optimisers = {name: torch.optim.AdamW(one.model.parameters(), lr=1e-3) for name, one in made.items()}
 
     def batch() -> dict[str, torch.Tensor]:

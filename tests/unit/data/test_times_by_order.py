@@ -1,4 +1,4 @@
-"""Session contexts of rows, and the times that the order of rows tells."""
+"""The times that the order of rows tells."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,28 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import in_blocks
+from support.gaps import GAP, LATER, SAME, gap_codes
 from support.small_corpus import write_published
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.contexts import UNKNOWN, corpus_codes
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import corpus_contexts, row_contexts, times_by_order
-from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.data.times import NO_TIME, times_by_order
 from minionerec.data.times_file import with_times_of_file
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
 
 
-def test_what_a_row_asks_for():
-    assert (SESSION_CONTEXTS[UNKNOWN], SESSION_CONTEXTS[SAME], SESSION_CONTEXTS[LATER]) == ("unknown", "same", "later")
-    times = RowTimes(np.array([5, 7, 5, NO_TIME, 4, NO_TIME]), np.array([5, 5, NO_TIME, 5, 5, NO_TIME]))
-    found = row_contexts(times, 6)
-    assert found.tolist() == [SAME, LATER, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN] and found.dtype == np.int8
-    assert row_contexts(None, 3).tolist() == [UNKNOWN] * 3 and row_contexts(None, 3).dtype == np.int8
+def codes_of(times):
+    return GAP.of_times(times.time, times.previous)
 
 
 def test_times_by_order_by_hand():
@@ -38,8 +34,8 @@ def test_times_by_order_by_hand():
     train, valid, test = times_by_order([["a", "a", "b", "a", "a"], [], ["a", "b", "c", "b"]])
     assert train.time.tolist() == [0, 0, 2, 3, 3] and test.time.tolist() == [3, 6, 7, 8]
     assert train.previous.tolist() == [NO_TIME, 0, NO_TIME, 0, 3] and test.previous.tolist() == [3, 2, NO_TIME, 6]
-    assert row_contexts(train, 5).tolist() == [UNKNOWN, SAME, UNKNOWN, LATER, SAME]
-    assert row_contexts(test, 4).tolist() == [SAME, LATER, UNKNOWN, LATER]
+    assert codes_of(train).tolist() == [UNKNOWN, SAME, UNKNOWN, LATER, SAME]
+    assert codes_of(test).tolist() == [SAME, LATER, UNKNOWN, LATER]
     assert len(valid.time) == len(valid.previous) == 0
     assert times_by_order([]) == []
 
@@ -50,7 +46,7 @@ def test_times_by_order_say_what_a_plain_search_says(splits):
     users = [user for part in splits for user in part]
     found = times_by_order(splits)
     assert [len(times.time) for times in found] == [len(part) for part in splits]
-    contexts = [context for times in found for context in row_contexts(times, len(times.time)).tolist()]
+    contexts = [context for times in found for context in codes_of(times).tolist()]
     for row, (user, context) in enumerate(zip(users, contexts, strict=True)):
         wanted = UNKNOWN if user not in users[:row] else SAME if users[row - 1] == user else LATER
         assert context == wanted
@@ -106,7 +102,7 @@ def test_the_published_layout_gets_times_that_come_back_from_disk(layout, caplog
     assert {name: len(rows) for name, rows in wanted.items()} == {"train": 14, "valid": 2, "test": 4}
     for name in SPLITS:
         rows = corpus.rows(name)
-        assert row_contexts(rows.times, len(rows)).tolist() == wanted[name]
+        assert gap_codes(rows).tolist() == wanted[name]
         assert same_times(rows.times, expected.rows(name).times)
         assert same_times(rows.times, stored.rows(name).times) and stored.has_times
         assert [row.tolist() for row in rows.histories] == [row.tolist() for row in expected.rows(name).histories]
@@ -153,7 +149,7 @@ def test_the_published_layout_gets_the_times_of_a_file(layout, caplog):
             assert same_times(found.rows(name).times, expected.rows(name).times)
         for plainly, rows in zip(plain.rows(name).seen, corpus.rows(name).seen, strict=True):
             assert plainly.tolist() == rows.tolist()
-    contexts = {name: corpus_contexts(corpus, name).tolist() for name in SPLITS}
+    contexts = {name: corpus_codes(corpus, [GAP], name)[:, 0].tolist() for name in SPLITS}
     assert contexts == {"train": [UNKNOWN] * 14, "valid": [SAME, UNKNOWN], "test": [SAME, LATER, SAME, SAME]}
     order = read_manifest(result.output, "corpus")["counts"]["order"]
     assert (order["pairs"], order["ties"]) == (5, 4)
@@ -195,5 +191,5 @@ def test_where_rows_are_missing_no_one_knows_when_the_newest_item_came(layout, t
 
 def test_the_real_layout_reads_back(industrial):
     corpus = with_times_by_order(industrial)
-    counts = {name: np.bincount(row_contexts(rows.times, len(rows))).tolist() for name, rows in corpus.splits().items()}
+    counts = {name: np.bincount(gap_codes(rows)).tolist() for name, rows in corpus.splits().items()}
     assert counts == {"train": [7034, 14251, 14974], "valid": [393, 1701, 2438], "test": [267, 1644, 2622]}

@@ -1,4 +1,4 @@
-"""Training with session contexts: killed, repeated, on all splits, continued, extended, evaluated."""
+"""Training with request features: killed, repeated, on all splits, continued, extended, evaluated."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import torch
 from support.checkpoints import save_checkpoint
 from support.evaluation import config as eval_config
 from support.examples import keep_in_blocks, several_files
-from support.session import LATER_ON, make_session_corpus
+from support.gaps import GAP, LATER, LATER_ON, SAME, make_gap_corpus
 from support.small_shop import sign, spoil_manifest
 from support.training import (
     N_ITEMS,
@@ -24,12 +24,11 @@ from support.training import (
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.data.contexts import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.models.nn.session import UNSOLD
-from minionerec.models.prompts.wording import load_wording
+from minionerec.models.nn.context import UNSOLD
 from minionerec.pipeline.evaluate import run_eval
 from minionerec.pipeline.extend import run_extend
 from minionerec.pipeline.train_catalogue import run_catalogue
@@ -41,7 +40,7 @@ LEARNS = {"epochs": 4, "learning_rate": 2e-2, "eval_examples": -1, "evals_per_ep
 
 
 def conditioned(folder, **changes):
-    return catalogue_config(folder, **{"session_context": True, **changes})
+    return catalogue_config(folder, **{"context": ["gap"], **changes})
 
 
 def counts_of(path):
@@ -55,8 +54,8 @@ def made(tmp_path_factory):
     make_inputs(folder)
     (folder / "corpus").rename(folder / "chains")
     with several_files():
-        make_session_corpus(folder / "corpus", USERS)
-    make_session_corpus(folder / "timeless", USERS, timed=False)
+        make_gap_corpus(folder / "corpus", USERS)
+    make_gap_corpus(folder / "timeless", USERS, timed=False)
     run_catalogue(conditioned(folder, output=str(folder / "conditioned"), **LEARNS))
     run_catalogue(catalogue_config(folder, output=str(folder / "plain"), **LEARNS))
     run_catalogue(conditioned(folder, output=str(folder / "short")))
@@ -75,47 +74,46 @@ def test_the_two_slices_are_distinguished(made):
     """Told, the model knows which of two items comes; untold, or never told, it knows no more than both."""
     bundle = load_bundle(made / "conditioned")
     model, number = bundle.model, bundle.table.sid_numbers
-    assert bundle.wording == load_wording("session_context")
+    assert bundle.wording.context == (GAP,)
     histories, every = torch.from_numpy(number + 1)[:, None], np.arange(N_ITEMS)
     for context, follower in ((SAME, (every + 1) % N_ITEMS), (LATER, np.full(N_ITEMS, LATER_ON))):
-        found = model.leaf_log_probs(histories, torch.full((N_ITEMS,), context)).argmax(1)
+        found = model.leaf_log_probs(histories, torch.full((N_ITEMS, 1), context)).argmax(1)
         assert (found == torch.from_numpy(number[follower])).float().mean() > 0.9
     best = {name: counts_of(made / name)["best"]["eval_ndcg@10"] for name in ("conditioned", "plain")}
     assert best["conditioned"] > 0.95
     assert best["plain"] < 0.9  # half of the rows first and half of them second would be 0.82
 
 
-def test_an_evaluation_gives_session_contexts_or_does_not(made, tmp_path, caplog):
+def test_an_evaluation_gives_request_features_or_does_not(made, tmp_path, caplog):
     with caplog.at_level("INFO", "minionerec"):
         whole, counts = ndcg(made, "conditioned", tmp_path)
-    assert f"The session context of {USERS} of {USERS} examples is known." in caplog.text
+    assert f"Known of {USERS} examples: gap of {USERS}." in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "minionerec"):
-        unconditioned, silent = ndcg(made, "conditioned", tmp_path, session_context=False)
-    assert f"The session context of 0 of {USERS} examples is known" in caplog.text
-    assert (counts["rows_with_context"], silent["rows_with_context"]) == (USERS, 0)
-    assert (counts["given"], silent["given"]) == (["session context"], [])
+        unconditioned, silent = ndcg(made, "conditioned", tmp_path, context=False)
+    assert "Known of" not in caplog.text
+    assert counts["rows_with_context"] == USERS and "rows_with_context" not in silent
+    assert (counts["given"], silent["given"]) == (["gap"], [])
     assert whole > 0.95 and unconditioned < 0.9
     never, plain = ndcg(made, "plain", tmp_path)
-    assert "rows_with_context" not in plain and plain["given"] == []  # though session_context is true
+    assert "rows_with_context" not in plain and plain["given"] == []  # though context is true
     assert never < 0.9
 
 
 def test_finished_evaluations_stand(made, tmp_path):
     conditioned_so = eval_config(made)
-    assert conditioned_so.deciding()["session_context"] is True
-    assert replace(conditioned_so, session_context=False).deciding()["session_context"] is False
-    assert conditioned(made).deciding()["session_context"] is True
-    assert read_manifest(made / "conditioned")["settings"]["session_context"] is True
+    assert conditioned_so.deciding()["context"] is True
+    assert replace(conditioned_so, context=False).deciding()["context"] is False
+    assert read_manifest(made / "conditioned")["settings"]["context"] == ["gap"]
     again = run_catalogue(conditioned(made, output=str(made / "short")))
     assert again.up_to_date
 
 
 def test_the_weights_of_popularity_are_in_the_manifest_and_the_model(made):
     counts, model = counts_of(made / "short"), load_bundle(made / "short").model
-    assert set(counts["popularity"]) == set(SESSION_CONTEXTS) and set(counts["popularity"].values()) <= set(WEIGHTS)
-    assert model.popularity.weights.tolist() == pytest.approx([counts["popularity"][name] for name in SESSION_CONTEXTS])
-    assert any(counts["popularity"].values())
+    weights = counts["popularity"]["gap"]
+    assert set(weights) == set(GAP.names) and set(weights.values()) <= set(WEIGHTS) and any(weights.values())
+    assert model.popularity.weights.tolist() == pytest.approx([weights[name] for name in GAP.names])
     assert model.popularity.logs.std(1).min() > 0.01
     assert "popularity" not in counts_of(made / "plain") and load_bundle(made / "plain").model.popularity is None
 
@@ -132,7 +130,7 @@ def test_a_stopped_run_ends_as_if_nothing_had_happened(made, tmp_path, monkeypat
 
 def test_a_training_without_validation_takes_weights_that_were_fitted_before(made, tmp_path, caplog):
     """Its popularity is that of all examples that it was trained on."""
-    found = {"unknown": 0.3, "same": 1.25, "later": 0.1}  # which nothing here would find
+    found = {"gap": {"unknown": 0.3, "same": 1.25, "later": 0.1}}  # which nothing here would find
     assert counts_of(made / "short")["popularity"] != found
     shutil.copytree(made / "short", tmp_path / "chosen")
     spoil_manifest(tmp_path / "chosen", lambda content: content["counts"].update(popularity=found))
@@ -141,7 +139,7 @@ def test_a_training_without_validation_takes_weights_that_were_fitted_before(mad
     result = run_catalogue(replace(everything, fitted_weights=str(tmp_path / "chosen")))
     assert result.counts["popularity"] == found
     model = load_bundle(tmp_path / "all").model
-    assert model.popularity.weights.tolist() == pytest.approx(list(found.values()))
+    assert model.popularity.weights.tolist() == pytest.approx(list(found["gap"].values()))
     rows = Corpus.load(made / "corpus").training_on(["valid", "test"])
     counted = model.popularity.logs[UNKNOWN].exp().sum().item()
     assert counted == pytest.approx(len(rows.train) + N_ITEMS * UNSOLD, rel=1e-4)
@@ -156,14 +154,12 @@ def test_what_begins_with_a_checkpoint_is_reported_what_that_was(made, tmp_path)
     )
     assert run_catalogue(config).counts["best"]["eval_ndcg@10"] > 0.95
     bundle = load_bundle(tmp_path / "on")
-    assert bundle.wording == load_wording("session_context") and len(bundle.model.config.session_tokens) == 2
-    assert set(counts_of(tmp_path / "on")["popularity"]) == set(SESSION_CONTEXTS)
-    assert not run_catalogue(replace(config, session_context=True, output=str(tmp_path / "said"))).up_to_date
+    assert bundle.wording.context == (GAP,) and bundle.model.config.context_sizes == [3]
+    assert set(counts_of(tmp_path / "on")["popularity"]["gap"]) == set(GAP.names)
+    assert not run_catalogue(replace(config, context=["gap"], output=str(tmp_path / "said"))).up_to_date
     assert same_weights(tmp_path / "said", tmp_path / "on")
-    with pytest.raises(ConfigError, match=r"plain: was trained without session context\. Leave session_context out"):
-        run_catalogue(
-            replace(config, checkpoint=str(made / "plain"), session_context=True, output=str(tmp_path / "bad"))
-        )
+    with pytest.raises(ConfigError, match=r"plain: was trained without context, and context is gap. Leave context out"):
+        run_catalogue(replace(config, checkpoint=str(made / "plain"), context=["gap"], output=str(tmp_path / "bad")))
     assert not (tmp_path / "bad").exists()
 
 
@@ -180,7 +176,7 @@ def test_popularity_is_no_part_of_the_likelihood(made, tmp_path, monkeypatch, ob
     monkeypatch.setattr(CatalogueTrainer, "training_step", note)
     run_catalogue(replace(config, epochs=0.4, evals_per_epoch=1))
     assert weights and set(weights) == {counts}
-    assert any(counts_of(tmp_path / "on")["popularity"].values())
+    assert any(counts_of(tmp_path / "on")["popularity"]["gap"].values())
 
 
 def test_the_reference_is_given_what_the_model_is_given(made, tmp_path, monkeypatch):
@@ -194,7 +190,7 @@ def test_the_reference_is_given_what_the_model_is_given(made, tmp_path, monkeypa
 
     def note(self, *words, contexts=None, labels=None, **others):
         if labels is not None:
-            asked.append((self.training, contexts[labels > 0].tolist()))
+            asked.append((self.training, contexts[labels > 0].flatten().tolist()))
         return forward(self, *words, contexts=contexts, labels=labels, **others)
 
     for beta in (0.0, 10.0):
@@ -216,24 +212,10 @@ def test_the_reference_is_given_what_the_model_is_given(made, tmp_path, monkeypa
     assert set(of_model) == {UNKNOWN, SAME, LATER}
 
 
-def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
-    corpus = str(made / "timeless")
-    with caplog.at_level("WARNING", "minionerec"):
-        run_catalogue(
-            conditioned(made, corpus=corpus, output=str(tmp_path / "timeless"), epochs=0.4, evals_per_epoch=1)
-        )
-    reported = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
-    assert len(reported) == 1 and reported[0].startswith(
-        f"session_context is true, but {corpus} has no times of training examples, so"
-    )
-    weights = counts_of(tmp_path / "timeless")["popularity"]
-    assert weights["same"] == weights["later"] == 0
-    caplog.clear()
-    _, counts = ndcg(tmp_path, "timeless", tmp_path, corpus=corpus)
-    assert counts["rows_with_context"] == 0
-    with caplog.at_level("WARNING", "minionerec"):
-        run_catalogue(conditioned(made, output=str(tmp_path / "timed"), epochs=0.4, evals_per_epoch=1))
-    assert "has no times" not in caplog.text
+def test_a_corpus_without_times_has_no_features(made, tmp_path):
+    with pytest.raises(ConfigError, match=r"context names 'gap', which the corpus does not have. It has none, as no"):
+        run_catalogue(conditioned(made, corpus=str(made / "timeless"), output=str(tmp_path / "timeless")))
+    assert not (tmp_path / "timeless").exists()
 
 
 @pytest.mark.parametrize("loss", [{}, {"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0}])
@@ -241,33 +223,35 @@ def test_a_corpus_of_several_blocks_tells_the_same(made, tmp_path, monkeypatch, 
     keep_in_blocks(monkeypatch)
     with caplog.at_level("INFO", "minionerec"):
         result = run_catalogue(conditioned(made, output=str(tmp_path / "blocks"), **LEARNS, **loss))
-    assert "blocks, read one after another" in caplog.text and "has no times" not in caplog.text
+    assert "blocks, read one after another" in caplog.text
     assert result.counts["best"]["eval_ndcg@10"] > 0.95
-    assert set(result.counts["popularity"]) == set(SESSION_CONTEXTS)
+    assert set(result.counts["popularity"]["gap"]) == set(GAP.names)
     logs = [load_bundle(folder).model.popularity.logs for folder in (tmp_path / "blocks", made / "conditioned")]
     assert torch.allclose(*logs, atol=1e-5)
 
 
-def test_what_is_extended_keeps_session_contexts_and_popularity(made, tmp_path):
+def test_what_is_extended_keeps_request_features_and_popularity(made, tmp_path):
     run_extend(extend_config(made, made / "conditioned", tmp_path / "x"))
     before, after = (load_bundle(folder) for folder in (made / "conditioned", tmp_path / "x"))
     assert after.wording == before.wording
-    histories, contexts = torch.tensor([[1, 2], [5, 0]]), torch.tensor([SAME, LATER])
+    histories, contexts = torch.tensor([[1, 2], [5, 0]]), torch.tensor([[SAME], [LATER]])
     assert torch.equal(
         after.model.leaf_log_probs(histories, contexts), before.model.leaf_log_probs(histories, contexts)
     )
     assert torch.equal(after.model.popularity.weights, before.model.popularity.weights)
 
 
-@pytest.mark.parametrize("tokens", [[], [7], [7, 8], [1, 2, 3]])
-def test_session_contexts_of_other_tokens_are_refused(made, tmp_path, tokens):
+@pytest.mark.parametrize("tokens", [[], [[7]], [[7, 8]], [[1], [2]]])
+def test_request_features_of_other_tokens_are_refused(made, tmp_path, tokens):
     bundle = load_bundle(made / "conditioned")
     save_checkpoint(bundle, tmp_path / "saved")
     assert load_bundle(tmp_path / "saved").model.popularity.weights.any() == bundle.model.popularity.weights.any()
     folder = tmp_path / "saved" / "config.json"
     content = json.loads(folder.read_text())
-    assert len(content["session_tokens"]) == 2
-    folder.write_text(json.dumps(content | {"session_tokens": tokens}))
+    assert len(content["context_tokens"][0]) == 2
+    folder.write_text(json.dumps(content | {"context_tokens": tokens}))
     sign(tmp_path / "saved")
-    with pytest.raises(ArtefactError, match=r"its session_tokens are not those of wording\.yaml|belong to no part"):
+    with pytest.raises(
+        ArtefactError, match=r"its context_tokens are not those of wording\.yaml|belong to no part|by config\.json"
+    ):
         load_bundle(tmp_path / "saved")

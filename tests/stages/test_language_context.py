@@ -1,4 +1,4 @@
-"""A language model that is conditioned on the session context: prompts, teacher, training and evaluation."""
+"""A language model that is conditioned on request features: prompts, teacher, training and evaluation."""
 
 from collections import Counter
 
@@ -6,18 +6,17 @@ import pytest
 import torch
 from support.evaluation import config as eval_config
 from support.examples import keep_in_blocks, several_files, tokenised_rows
-from support.session import make_session_corpus
-from support.training import builder_of, catalogue_config, grpo_config, make_inputs, sft_config
+from support.gaps import GAP, SAME, gap_codes, make_gap_corpus
+from support.training import catalogue_config, grpo_config, make_inputs, sft_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.data.contexts import LATER, SAME
+from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import row_contexts
-from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
+from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.prompts.examples import encode_prompt
+from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.pipeline import training_run
 from minionerec.pipeline.evaluate import run_eval
 from minionerec.pipeline.grpo import run_grpo
@@ -28,7 +27,7 @@ from minionerec.training.packing import TreeCollator
 
 
 def conditioned(folder, **changes):
-    settings = {"wording": "session_context", "all_positions": False, "evals_per_epoch": 0.5, "layers": 1}
+    settings = {"context": ["gap"], "all_positions": False, "evals_per_epoch": 0.5, "layers": 1}
     settings |= {"batch_size": 16, "device_batch_size": 16}
     return sft_config(folder, **{**settings, **changes})
 
@@ -40,50 +39,60 @@ def made(tmp_path_factory):
     make_inputs(folder)
     (folder / "corpus").rename(folder / "chains")
     with several_files():
-        make_session_corpus(folder / "corpus")
-    shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "session_context": True}
+        make_gap_corpus(folder / "corpus")
+    shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "context": ["gap"]}
     run_catalogue(catalogue_config(folder, **shape))
-    run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=5e-3, dropout=0.0))
+    run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=20, learning_rate=5e-3, dropout=0.0))
     return folder
 
 
-def test_prompts_hold_the_mark_as_one_token(made):
-    bundle, builder, corpus = builder_of(made, "session_context")
-    marks = bundle.tokenizer.convert_tokens_to_ids(list(bundle.wording.session_context))
+@pytest.fixture(scope="module")
+def reading(made):
+    """The model, the builder of its examples, and their corpus."""
+    bundle, corpus = load_bundle(made / "sft"), Corpus.load(made / "corpus")
+    return bundle, ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer)), corpus
+
+
+def test_prompts_hold_the_code_as_one_token_of_which_some_are_hidden(reading):
+    bundle, builder, corpus = reading
+    assert bundle.wording.context == (GAP,) and bundle.wording.tokens == ["<gap_1>", "<gap_2>"]
+    marks = bundle.tokenizer.convert_tokens_to_ids(bundle.wording.tokens)
     rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
-    contexts = row_contexts(corpus.train.times, len(corpus.train)).tolist()
-    assert set(contexts) == {SAME, LATER} and rows["contexts"] == [[context] for context in contexts]
+    codes, known = gap_codes(corpus.train).tolist(), 0
     sid = len(bundle.table.token_tuples[0])
-    for ids, labels, context in zip(rows["input_ids"], rows["labels"], contexts, strict=True):
+    for ids, labels, (given,), code in zip(rows["input_ids"], rows["labels"], rows["contexts"], codes, strict=True):
         first = next(position for position, label in enumerate(labels) if label >= 0)
-        assert ids[first - 1] == marks[context - 1] and sum(token in marks for token in ids) == 1
-        assert len(ids) - first == sid
-    asked = encode_prompt(bundle.tokenizer, [builder.prompt("next_sid", history=[3], context=SAME)], None)[0][0]
+        assert given in (code, UNKNOWN) and len(ids) - first == sid
+        assert [token for token in ids if token in marks] == ([marks[code - 1]] if given else [])
+        assert not given or ids[first - 1] == marks[code - 1]
+        known += given != UNKNOWN
+    assert 0.8 * len(codes) < known < len(codes)
+    asked = encode_prompt(bundle.tokenizer, [builder.prompt("next_sid", history=[3], context=[SAME])], None)[0][0]
     assert len(asked) == 1 + sid + 1 and asked[-1] == marks[0]
 
 
-def test_the_teacher_is_given_what_the_prompt_has(made):
-    bundle, builder, corpus = builder_of(made, "session_context")
+def test_the_teacher_is_given_what_the_prompt_has(made, reading):
+    bundle, builder, corpus = reading
     rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
     examples = [{name: column[position] for name, column in rows.items()} for position in range(12)]
     collate = TreeCollator(64, with_teacher=True)
     batch, unconditioned = collate(examples), collate([{**example, "contexts": []} for example in examples])
-    contexts = row_contexts(corpus.train.times, len(corpus.train))[:12]
-    assert sorted(batch["contexts"].tolist()) == sorted(contexts.tolist()) and not unconditioned["contexts"].any()
+    contexts = [codes[0] for codes in rows["contexts"][:12]]
+    assert sorted(batch["contexts"][:, 0].tolist()) == sorted(contexts) and unconditioned["contexts"].shape == (12, 0)
     numbers = bundle.table.sid_numbers + 1
     asked = {
         (tuple(history[: slot + 1]), context)
         for history, slot, context in zip(
             (batch["histories"][row].tolist() for row in batch["rows"].tolist()),
             batch["slots"].tolist(),
-            batch["contexts"].tolist(),
+            batch["contexts"][:, 0].tolist(),
             strict=True,
         )
     }
     histories = corpus.train.histories[:12]
     assert asked == {(tuple(numbers[row].tolist()), context) for row, context in zip(histories, contexts, strict=True)}
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
-    teacher = load_teacher(made / "catalogue", bundle.table, trie)
+    teacher = load_teacher(made / "catalogue", bundle.table, trie, context=bundle.wording.context)
     one, other = teacher(batch), teacher(unconditioned)
     assert not torch.allclose(one.probabilities, other.probabilities, atol=0.05)
     nodes = load_bundle(made / "catalogue").model.masses(
@@ -96,7 +105,7 @@ def test_the_teacher_is_given_what_the_prompt_has(made):
     assert torch.allclose(one.probabilities[at][:, : wanted.shape[1]], wanted, atol=1e-4)
 
 
-def test_it_learns_the_session_context_and_is_evaluated_with_it_or_not(made, tmp_path):
+def test_it_learns_the_gap_and_is_evaluated_with_it_or_not(made, tmp_path):
     found = {}
     for tell in (True, False):
         config = eval_config(
@@ -106,32 +115,19 @@ def test_it_learns_the_session_context_and_is_evaluated_with_it_or_not(made, tmp
             beams=10,
             ks=[1, 10],
             resamples=10,
-            session_context=tell,
+            context=tell,
         )
         metrics = run_eval(config).metrics["recommenders"]["beam search"]["sid"]
-        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["rows_with_context"]
-        assert Predictions.load(config.output).given == ((SESSION_CONTEXT,) if tell else ())
+        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"].get("rows_with_context", 0)
+        assert Predictions.load(config.output).given == (("gap",) if tell else ())
     assert (found[True][1], found[False][1]) == (60, 0)
     assert found[True][0] > 0.85
     assert found[False][0] < found[True][0] - 0.1
 
 
-def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog):
-    make_session_corpus(tmp_path / "timeless", timed=False)
-    short = {"epochs": 0.25, "evals_per_epoch": 4}
-    for corpus, warnings in ((tmp_path / "timeless", 1), (made / "corpus", 0)):
-        caplog.clear()
-        with caplog.at_level("WARNING", "minionerec"):
-            run_sft(conditioned(made, corpus=str(corpus), output=str(tmp_path / f"of_{corpus.name}"), **short))
-        reported = [text for text in caplog.messages if "has no times" in text]
-        assert len(reported) == warnings
-        words = f"the wording is session_context, but {corpus} has no times"
-        assert all(text.startswith(words) for text in reported)
-
-
-def test_one_row_cannot_give_the_session_contexts_of_all_its_items(made, tmp_path):
+def test_what_cannot_be_conditioned_is_refused(made, tmp_path):
     with pytest.raises(
-        ConfigError, match=r"all_positions needs a wording .* but 'session_context' says behind it when"
+        ConfigError, match="all_positions needs prompts that are the bare history, but context gives gap"
     ):
         run_sft(conditioned(made, all_positions=True, output=str(tmp_path / "bad")))
     assert not (tmp_path / "bad").exists()
@@ -144,7 +140,7 @@ def asked(monkeypatch):
 
     def note(model, trie, batch):
         histories = [[sid for sid in history if sid] for history in batch["histories"][batch["rows"]].tolist()]
-        found.extend(zip(histories, batch["contexts"].tolist(), strict=True))
+        found.extend(zip(histories, batch["contexts"][:, 0].tolist(), strict=True))
         return answer(model, trie, batch)
 
     monkeypatch.setattr(training_run, "soft_targets", note)
@@ -154,7 +150,8 @@ def asked(monkeypatch):
 def beyond_training(made, asked):
     """What was asked that is no training example with its context, or more often than it is one."""
     corpus, number = Corpus.load(made / "corpus").train, load_bundle(made / "sft").table.sid_numbers + 1
-    contexts = row_contexts(corpus.times, len(corpus)).tolist()
+    contexts = gap_codes(corpus).tolist()
+    asked = [(history, context) for history, context in asked if context != UNKNOWN]
     examples = [(number[row].tolist(), context) for row, context in zip(corpus.histories, contexts, strict=True)]
     return Counter(map(str, asked)) - Counter(map(str, examples))
 

@@ -1,9 +1,10 @@
-"""Corpora whose session contexts decide the next item."""
+"""The gap of requests in two values, and corpora in which it decides the next item."""
 
 from pathlib import Path
 
 import numpy as np
 
+from minionerec.data.contexts import RequestFeature
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import RowTimes
@@ -13,7 +14,17 @@ LATER_ON = 7
 """The item that is chosen whenever somebody comes back later."""
 
 
-def make_session_corpus(folder: Path, users: int = 60, timed: bool = True, seed: int = 0) -> Corpus:
+SAME, LATER = 1, 2
+GAP = RequestFeature("gap", ("same", "later"), (0,), 0)
+"""The gap where the order of times alone is known."""
+
+
+def gap_codes(rows: SplitExamples) -> np.ndarray:
+    """The code of each example: int16 (R,)."""
+    return GAP.of_examples(rows)
+
+
+def make_gap_corpus(folder: Path, users: int = 60, timed: bool = True, seed: int = 0) -> Corpus:
     """A corpus in place of that of `support.training.make_inputs`: item i + 1 follows item i at once, and later one.
 
     Args:
