@@ -10,11 +10,11 @@ from minionerec.data.corpus import Corpus
 from minionerec.models.nn.experts import ItemLikeness
 from minionerec.sid.embed.encoder import INTERACTIONS, TFIDF, VectorSource
 from minionerec.sid.embed.interactions import beside
-from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts_by_each
+from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts, nearest_texts_by_each, tfidf_svd
 from minionerec.sid.embed.vectors import make_vectors
 
 _INTERACTION_WIDTH = 128  # of the vectors of interactions by which SIDs are compared
-_TEXT_WIDTH = 128  # of those of texts
+_TEXT_WIDTH, _SEED = 128, 42  # of those of texts
 
 
 def sid_text(
@@ -79,6 +79,16 @@ def corpus_likeness(corpus: Corpus, numbers: np.ndarray) -> ItemLikeness:
     except DataError:  # no item has a text
         text = None
     return sid_likeness(corpus, numbers, TFIDF, text)
+
+
+def text_likeness(texts: Sequence[str]) -> ItemLikeness:
+    """Similarities and vectors of N items by TF-IDF of their texts alone."""
+    words = nearest_texts(texts)
+    try:
+        vectors = tfidf_svd(texts, _TEXT_WIDTH, _SEED)
+    except DataError:  # no item has a text
+        vectors = np.zeros((len(texts), 0), dtype=np.float32)
+    return ItemLikeness(words, words, vectors)
 
 
 def of_same_pairs(first: csr_array, second: csr_array) -> tuple[csr_array, csr_array]:

@@ -41,7 +41,7 @@ from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Rank
 from minionerec.sid.embed.texts import joined_texts, nearest_texts
 from minionerec.training.catalogue.windows import held_out_windows, older_sids
 from minionerec.training.experts import corpus_experts, fit_experts
-from minionerec.training.neighbours import corpus_likeness
+from minionerec.training.neighbours import text_likeness
 
 logger = get_logger(__name__)
 
@@ -813,7 +813,8 @@ class MixedCounts:
         self.position = np.empty(rows.size, dtype=np.int64)
         self.position[np.argsort(rows.id_positions)] = np.arange(rows.size)
         self.numbers = self.position[rows.numbers]
-        self.experts = corpus_experts(rows.data, self.numbers, corpus_likeness(rows.data, self.numbers))
+        alike = text_likeness(joined_texts(rows.data, self.numbers))
+        self.experts = corpus_experts(rows.data, self.numbers, alike)
 
     def fit(self, examples: SplitExamples) -> tuple[MixtureConstants, float] | None:
         """Fit the weights of the mixture of baselines.
