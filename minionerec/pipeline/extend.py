@@ -35,7 +35,7 @@ from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
-from minionerec.training.neighbours import corpus_neighbours, sid_means, sid_neighbours, sid_text
+from minionerec.training.neighbours import corpus_likeness, sid_likeness, sid_means, sid_text
 
 logger = get_logger(__name__)
 
@@ -141,8 +141,8 @@ def _extend(
         counts["tokens_new"] = extend_code_rows(model, bundle.tokenizer, known, table)
         experts = bundle.experts
         if experts is not None:
-            near = corpus_neighbours(corpus, table.sid_numbers)
-            experts = grown_experts(experts, known.distinct_codes, table.distinct_codes, "neighbours", near)
+            alike = corpus_likeness(corpus, table.sid_numbers)
+            experts = grown_experts(experts, known.distinct_codes, table.distinct_codes, "neighbours", alike)
         return replace(bundle, table=table, experts=experts)
     check_lengths(model, table.codes)
     add_code_tokens(bundle.tokenizer, table)
@@ -157,9 +157,9 @@ def _extend(
         vectors_given = column_codes if text is None else np.concatenate([text, column_codes], axis=1)
     transitions = None if model.pairs is None else _count_pairs(corpus, table, model)
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
-    neighbours = None if model.experts is None else sid_neighbours(corpus, table.sid_numbers, vectors, text)
+    alike = None if model.experts is None else sid_likeness(corpus, table.sid_numbers, vectors, text)
     vocab_size = len(bundle.tokenizer)
-    extended = extended_catalogue(model, codes, tokens, vocab_size, vectors_given, transitions, start, neighbours)
+    extended = extended_catalogue(model, codes, tokens, vocab_size, vectors_given, transitions, start, alike)
     return replace(bundle, model=extended, table=table)
 
 

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from minionerec.core.log import get_logger, progress
 from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
+from minionerec.data.ease import count_together, ease_weights, largest_weights
 from minionerec.data.transitions import count_transitions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue.blocks import newest_slots
@@ -21,6 +22,7 @@ from minionerec.models.nn.experts import (
     EXPERTS,
     REACH,
     Experts,
+    ItemLikeness,
     item_features,
     mean_of_neighbours,
 )
@@ -43,16 +45,17 @@ TREND, NEWEST_TREND, TRANSITION_HALF_LIFE = 0.1, 0.03, 0.3
 RECENCY = 3.0
 """How fast the weights of targets fall with their age (`minionerec.data.windows.recency_of`), for a model that was
 trained without such weights."""
+EASE_SIDS = 20_000
+"""EASE compares all pairs of SIDs; of more SIDs it is left out."""
 MOST_EXAMPLES = 12_000
 """Held-out examples that weights are fitted on, at most."""
 _PRIOR = 20.0  # further times that an item was in a history, with the share of all items
+_EASE_RIDGE, _EASE_WEIGHTS = 100.0, 200  # of EASE, and how many weights of an SID are kept
 _ROWS = 256  # examples that are scored at a time
 _FEWEST = 50  # of them with the target among the candidates, below which nothing is fitted
-_START = dict(zip(EXPERTS, (1.0, 1.0, 0.5, 0.0, 0.1, 0.2, 0.5, 0.0, 0.0, 0.5, 2.0, 0.2, *[0.0] * 5), strict=True))
-"""Weights of the experts at first, whatever the history."""
-_FIXED = 2  # of them stay: that of the model, on which the others' depend, and what it has by neighbours
+_OF_MODEL = EXPERTS[:2]  # those that are 0 without a model
 _MODEL_ALONE = {"model": 1.0}
-_COUNTS_ALONE = {"transitions": 1.0, "popularity": 0.5}  # what is fitted begins here where there is no model
+_COUNTS_ALONE = {"transitions": 1.0, "popularity": 0.5}  # what is used without a model where nothing ranks better
 _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
     (40, {"model": 1}),
     (30, {"model": 1, "newest popularity": 0.5}),
@@ -60,6 +63,8 @@ _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
     (20, {"transitions": 1}),
     (20, {"neighbours": 1}),
     (20, {"text": 1}),
+    (20, {"EASE": 1}),
+    (20, {"likeness to the history": 1}),
     (15, {"model": 1, "model by neighbours": 1, "unsold": 50}),
     (15, {"model": 1, "model by neighbours": 1, "neighbours of unsold": 5, "unsold": 50}),
     (10, {"popularity": 1, "unsold": 50}),
@@ -68,13 +73,10 @@ _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
 )
 """How many candidates are named by which weights of experts."""
 _UNSOLD = 1.5  # a target without training examples counts for so many, as their share rises after training
-_STEPS, _RATE, _SHARP = 80, 0.06, (0.3, 0.05)  # of fitting; the width of a step from rank to rank, at first and at last
-_PENALTY = 45.0  # over the number of examples: of squared weights of features, each of variance 1, but the constant
-_PENALTY_ALONE = 1000.0  # the same without a model
+_PENALTY, _PENALTY_OF_FEATURES = 4.0, 2000.0  # of squared weights, for experts and features of variance 1
+_STEPS = 100  # of L-BFGS, at most
+_LEAST_SPREAD = 1e-6
 _FOLDS = 3
-_SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the way from the model alone to the weights; few examples bear less
-_SCALES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
-_SCALED_ROWS = 2048  # examples that the scale is chosen on
 
 
 def _ages(weights: np.ndarray, newest: float, recency: float) -> np.ndarray:
@@ -82,14 +84,14 @@ def _ages(weights: np.ndarray, newest: float, recency: float) -> np.ndarray:
     return -np.log(weights / newest) / recency if recency else np.zeros_like(weights)
 
 
-def count_experts(parts: WindowParts, size: int, recency: float, neighbours: Sequence[csr_array]) -> Experts:
+def count_experts(parts: WindowParts, size: int, recency: float, alike: ItemLikeness) -> Experts:
     """Experts by counts of the training targets; they are off.
 
     Args:
         parts: Training windows.
         size: Number of SIDs, N.
         recency: How fast the windows' weights fall with age, which tells the ages of targets; at 0 all count the same.
-        neighbours: Similarities of the SIDs (`minionerec.training.neighbours.sid_neighbours`).
+        alike: Similarities of the SIDs (`minionerec.training.neighbours.sid_likeness`).
     """
     newest = max((float(weights.max()) for _, _, weights in parts()), default=1.0)
     by_age = {half_life: np.zeros(size) for half_life in (*HALF_LIVES, NEWEST_TREND, np.inf)}
@@ -116,17 +118,35 @@ def count_experts(parts: WindowParts, size: int, recency: float, neighbours: Seq
     share = (chosen.sum() + 1) / (there.sum() + size)  # never 0
     popularity = torch.from_numpy(np.stack([by_age[half_life] for half_life in HALF_LIVES]))
     unsold = torch.from_numpy(by_age[np.inf] == 0)
-    alike = (torch.from_numpy(each) for each in (neighbours[0].indptr, neighbours[0].indices, neighbours[0].data))
+    table = alike.by_all
+    similarities = (torch.from_numpy(values) for values in (table.indptr, table.indices, table.data))
     return Experts.of(
         [count_transitions(weighed(), size, REACH, decay, 0.0) for decay in DECAYS],
-        mean_of_neighbours(popularity, unsold, *alike).float().numpy(),
+        mean_of_neighbours(popularity, unsold, *similarities).float().numpy(),
         np.log((chosen + _PRIOR * share) / (there + _PRIOR) / share).astype(np.float32),
         item_features(by_age[np.inf], by_age[TREND], by_age[NEWEST_TREND]),
-        neighbours,
+        alike,
+        _ease(parts, size),
     )
 
 
-def corpus_experts(corpus: Corpus, numbers: np.ndarray, neighbours: Sequence[csr_array]) -> Experts:
+def _ease(parts: WindowParts, size: int) -> csr_array:
+    """Weights of EASE from the sets of SIDs in training windows, (N, N); none of more than `EASE_SIDS`."""
+    if size > EASE_SIDS:
+        return csr_array((size, size), dtype=np.float32)
+
+    def sets() -> Iterator[csr_array]:
+        for histories, labels, _ in parts():
+            entries = np.sort(np.concatenate([histories, np.maximum(labels, 0)], axis=1), axis=1)
+            first = np.diff(entries, axis=1, prepend=0) > 0  # each SID once, no padding
+            offsets = np.concatenate([[0], first.sum(1).cumsum()])
+            chosen = entries[first] - 1
+            yield csr_array((np.ones(len(chosen), np.float32), chosen, offsets), shape=(len(entries), size))
+
+    return largest_weights(ease_weights(count_together(sets(), size), _EASE_RIDGE), _EASE_WEIGHTS)
+
+
+def corpus_experts(corpus: Corpus, numbers: np.ndarray, alike: ItemLikeness) -> Experts:
     """Experts of SIDs by counts of the training examples of a corpus; they are off.
 
     Targets are weighed by their ages with a `RECENCY` where the split is by time.
@@ -134,10 +154,10 @@ def corpus_experts(corpus: Corpus, numbers: np.ndarray, neighbours: Sequence[csr
     Args:
         corpus: The corpus.
         numbers: int64 (I,), the SID of each of its items, from 0.
-        neighbours: See `count_experts`.
+        alike: See `count_experts`.
     """
     recency = RECENCY if "global time" in corpus.split else 0.0
-    return count_experts(partial(corpus_parts, corpus, numbers, recency), int(numbers.max()) + 1, recency, neighbours)
+    return count_experts(partial(corpus_parts, corpus, numbers, recency), int(numbers.max()) + 1, recency, alike)
 
 
 @dataclass(frozen=True)
@@ -223,7 +243,7 @@ class _Candidates:
         self.count, self.with_model = len(examples), score is not None
         naming = _CANDIDATES
         if score is None:
-            left = [(most, {name: by[name] for name in by if name not in EXPERTS[:_FIXED]}) for most, by in naming]
+            left = [(most, {name: by[name] for name in by if name not in _OF_MODEL}) for most, by in naming]
             naming = tuple((most, by) for most, by in left if by)
         for begin in progress(range(0, self.count, _ROWS), "querying experts", unit="parts"):
             rows = np.arange(begin, min(begin + _ROWS, self.count))
@@ -256,12 +276,6 @@ class _Candidates:
         columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
         self.terms, self.of_target, self.others, self.features, self.example, self.counting = columns
 
-    def loss(self, weights: torch.Tensor, rows: torch.Tensor, width: float) -> torch.Tensor:
-        """Minus the summed gain 1 / log2(1 + rank) of some examples, each step of rank smoothed by a sigmoid."""
-        margins = torch.einsum("emk,ek->em", self.terms[rows] - self.of_target[rows][:, None], weights)
-        above = (torch.sigmoid(margins / width) * self.others[rows]).sum(1)
-        return -(self.counting[rows] / torch.log2(2 + above)).sum()
-
     def gains(self, weights: torch.Tensor, rows: torch.Tensor) -> np.ndarray:
         """NDCG@10 of some examples."""
         margins = torch.einsum("emk,ek->em", self.terms[rows] - self.of_target[rows][:, None], weights)
@@ -278,25 +292,27 @@ def _constant(weights: Mapping[str, float], features: int) -> torch.Tensor:
 
 
 def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Weights (features, experts) that rank the targets of some examples best; the model's are 1, or 0 without one."""
-    weights = _constant(_START, features.shape[1])
-    if not candidates.with_model:
-        weights[:, :_FIXED] = 0
-    penalty = _PENALTY if candidates.with_model else _PENALTY_ALONE
-    weights.requires_grad_(True)
-    optimizer = torch.optim.Adam([weights], lr=_RATE)
-    for step in progress(range(_STEPS), "fitting experts", unit="steps"):
-        done = step / max(1, _STEPS - 1)
-        optimizer.param_groups[0]["lr"] = _RATE * (1 - 0.9 * done)
+    """Weights (features, experts) that make the targets of some examples most likely among their candidates."""
+    spread = candidates.terms[candidates.others].std(0)
+    spread = torch.where(spread > _LEAST_SPREAD, spread, torch.inf)  # what is always the same orders nothing
+    differences = candidates.terms[rows] - candidates.of_target[rows][:, None]
+    is_candidate, counting, described = candidates.others[rows], candidates.counting[rows], features[rows]
+    weights = torch.zeros(features.shape[1], len(EXPERTS), requires_grad=True)
+    penalties = torch.full((features.shape[1], 1), _PENALTY_OF_FEATURES)
+    penalties[0] = _PENALTY
+    optimizer = torch.optim.LBFGS([weights], max_iter=_STEPS, history_size=20, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        width = _SHARP[0] * (_SHARP[1] / _SHARP[0]) ** done
-        loss = candidates.loss(features[rows] @ weights, rows, width) + penalty * weights[1:].square().sum()
-        loss = loss / candidates.count
-        loss.backward()
-        assert weights.grad is not None
-        weights.grad[:, :_FIXED] = 0
-        optimizer.step()
-    return weights.detach()
+        margins = torch.einsum("emk,ek->em", differences, described @ (weights / spread))
+        margins = torch.cat([torch.zeros(len(rows), 1), margins.masked_fill(~is_candidate, -torch.inf)], 1)
+        total = (counting * margins.logsumexp(1)).sum() + (penalties * weights.square()).sum()
+        value = total / len(rows)
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return weights.detach() / spread
 
 
 @dataclass(frozen=True)
@@ -307,9 +323,8 @@ class FittedExperts:
         weights: (features, experts), W of `minionerec.models.nn.experts.Experts`.
         least: (features,), its attribute of this name.
         most: (features,), likewise.
-        share: How far the weights go from those before the fit to the fitted ones.
-        before: NDCG@10 of the examples by the weights before the fit.
-        after: The same by fitted weights, each example by those that were fitted to others.
+        before: NDCG@10 of the examples by the model alone, or by the counts that are used without one.
+        after: The same by these weights; where they are fitted, each example by those that were fitted to others.
         typical: (experts,), weights at the mean of the examples' features.
         gains: float64 (R,), of each example what `after` is the mean of: all without request features, then, where
             these are given, all with them.
@@ -318,7 +333,6 @@ class FittedExperts:
     weights: list[list[float]]
     least: list[float]
     most: list[float]
-    share: float
     before: float
     after: float
     typical: list[float]
@@ -326,7 +340,7 @@ class FittedExperts:
 
     def counts(self) -> dict[str, Any]:
         """What a manifest keeps."""
-        names = ("weights", "least", "most", "share", "before", "after")
+        names = ("weights", "least", "most", "before", "after")
         return {name: getattr(self, name) for name in names}
 
 
@@ -335,14 +349,12 @@ def fit_experts(
 ) -> FittedExperts | None:
     """Fit the experts' weights, and use them where they rank held-out targets better.
 
-    The weights maximise a smoothed NDCG@10 of targets among the candidates that the experts name, in which targets
-    without a training example count 1.5 times. Of the way from the model alone to these weights goes the share, a
-    quarter to all, that ranks best, by the same count, on three parts of the examples, consecutive in time, each by
-    weights of the other two; if none ranks better than the model, nothing is used. At last all weights are scaled so
-    that the targets are most likely, which changes no order.
+    The weights are those of a conditional logit (McFadden, "Conditional logit analysis of qualitative choice behavior",
+    1974) of the target among the candidates that the experts name, with a penalty on squared weights; targets without a
+    training example count 1.5 times. They are used if NDCG@10, by the same count, is higher than by the model alone on
+    three parts of the examples, consecutive in time, each ranked by weights of the other two.
 
-    Without a model the way begins at transition counts with popularity, which are used if nothing ranks better, and
-    the weights are not scaled.
+    Without a model, transition counts with popularity are used if nothing ranks better.
 
     Args:
         experts: The experts, changed in place; while `score` is asked they select the model alone.
@@ -384,58 +396,35 @@ def _fit(experts: Experts, candidates: _Candidates, examples: _Heldout, score: S
     plain = _constant(_COUNTS_ALONE if score is None else _MODEL_ALONE, features.shape[1])
     distinct = candidates.count // examples.rounds
     fold = candidates.example % distinct * _FOLDS // distinct
-    gains = np.zeros((len(_SHARES), len(raw)))
-    for number in range(_FOLDS):
+    gains = np.stack([candidates.gains(features @ plain, everything)] * 2)
+    for number in progress(range(_FOLDS), "fitting experts", unit="parts"):
         inside, outside = (fold == number).nonzero()[:, 0], (fold != number).nonzero()[:, 0]
-        weights = _fitted(candidates, features, outside)
-        for position, share in enumerate(_SHARES):
-            gains[position, inside] = candidates.gains(features[inside] @ plain.lerp(weights, share), inside)
+        gains[1, inside] = candidates.gains(features[inside] @ _fitted(candidates, features, outside), inside)
     best = int((gains @ candidates.counting.numpy()).argmax())
-    share, (before, after) = _SHARES[best], gains[[0, best]].sum(1) / candidates.count
-    if not share and score is not None:
-        logger.info("Experts are left out: the best share of them is 0, with validation NDCG@10 %.4f.", before)
+    before, after = gains.sum(1) / candidates.count
+    if not best and score is not None:
+        logger.info("Experts are left out: validation NDCG@10 %.4f without them, %.4f with them.", before, after)
         return None
     if score is not None:
         logger.info(
-            "Validation NDCG@10 %.4f without experts, %.4f with them (share %g), by weights of other examples.",
-            before,
-            after,
-            share,
+            "Validation NDCG@10 %.4f without experts, %.4f with them, by weights of other examples.", before, after
         )
-    standard = plain.lerp(_fitted(candidates, features, everything), share)
+    standard = _fitted(candidates, features, everything) if best else plain
     weights = standard / spread[:, None]
     weights[0] -= mean[1:] @ weights[1:]
-    scale = 1.0 if score is None else _scale(experts, weights, examples, score)
     of_examples = np.zeros(candidates.count)
     of_examples[candidates.example.numpy()] = gains[best]
     fitted = FittedExperts(
-        weights=(scale * weights).tolist(),
+        weights=weights.tolist(),
         least=raw.min(0).values.tolist(),
         most=raw.max(0).values.tolist(),
-        share=share,
         before=round(float(before), 4),
-        after=round(float(after), 4),
+        after=round(float(gains[best].sum() / candidates.count), 4),
         typical=standard[0].tolist(),
         gains=of_examples,
     )
     set_weights(experts, fitted.counts())
     return fitted
-
-
-@torch.inference_mode()
-def _scale(experts: Experts, weights: torch.Tensor, examples: _Heldout, score: Score) -> float:
-    """Factor of all weights with which the targets of some examples are most likely."""
-    weights, losses = weights.to(experts.weights.device), np.zeros(len(_SCALES))
-    chosen = np.sort(np.random.default_rng(0).permutation(len(examples))[:_SCALED_ROWS])
-    for begin in range(0, len(chosen), _ROWS):
-        terms, features, wanted, scored = examples.take(chosen[begin : begin + _ROWS]).inputs(experts, score)
-        pooled = torch.einsum("enk,ek->en", terms, features @ weights)
-        if scored is not None:
-            known = scored.gather(1, wanted[:, None])[:, 0]
-            pooled, wanted = pooled.masked_fill(~scored, -torch.inf)[known], wanted[known]
-        for position, scale in enumerate(_SCALES):
-            losses[position] += float(torch.nn.functional.cross_entropy(scale * pooled, wanted, reduction="sum"))
-    return _SCALES[int(losses.argmin())]
 
 
 def set_weights(experts: Experts, fitted: Mapping[str, Any] | None) -> None:

@@ -7,13 +7,14 @@ from scipy.sparse import csr_array
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
+from minionerec.models.nn.experts import ItemLikeness
 from minionerec.sid.embed.encoder import INTERACTIONS, TFIDF, VectorSource
 from minionerec.sid.embed.interactions import beside
-from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts_by_each
+from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts, nearest_texts_by_each, tfidf_svd
 from minionerec.sid.embed.vectors import make_vectors
 
 _INTERACTION_WIDTH = 128  # of the vectors of interactions by which SIDs are compared
-_TEXT_WIDTH = 128  # of those of texts
+_TEXT_WIDTH, _SEED = 128, 42  # of those of texts
 
 
 def sid_text(
@@ -45,15 +46,13 @@ def sid_means(vectors: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return means
 
 
-def sid_neighbours(
-    corpus: Corpus, numbers: np.ndarray, encoder: str, text: np.ndarray | None
-) -> tuple[csr_array, csr_array]:
-    """The SIDs whose items are most alike, with their similarities; none where nothing is known of any item.
+def sid_likeness(corpus: Corpus, numbers: np.ndarray, encoder: str, text: np.ndarray | None) -> ItemLikeness:
+    """Similarities of the most similar SIDs, and their vectors; none where nothing is known of any item.
 
-    The first similarity is the mean of two cosines: that of TF-IDF weights of texts, uncompressed, and that of the
-    vectors of `encoder` beside those of training interactions (`minionerec.sid.embed.interactions.beside`). The second
-    is that of texts alone. Both are of the same pairs, the nearest by either; where a pair is not among the nearest by
-    one of them, it is 0 by that.
+    The similarity by all data is the mean of two cosines: that of TF-IDF weights of texts, uncompressed, and that of
+    the vectors of `encoder` beside those of training interactions (`minionerec.sid.embed.interactions.beside`). Both
+    similarities are of the same pairs, the nearest by either; where a pair is not among the nearest by one of them, it
+    is 0 by that. The vectors are those of `text`, of length 1.
 
     Args:
         corpus: The corpus.
@@ -68,16 +67,28 @@ def sid_neighbours(
             vectors = together if text is None else beside(text, together)
         except DataError:  # no two items have a user in common
             pass
-    return of_same_pairs(*nearest_texts_by_each(joined_texts(corpus, numbers), [vectors, None]))
+    pairs = of_same_pairs(*nearest_texts_by_each(joined_texts(corpus, numbers), [vectors, None]))
+    alone = np.zeros((int(numbers.max()) + 1, 0), dtype=np.float32) if text is None else l2_normalise(text)
+    return ItemLikeness(*pairs, alone)
 
 
-def corpus_neighbours(corpus: Corpus, numbers: np.ndarray) -> tuple[csr_array, csr_array]:
-    """`sid_neighbours` by TF-IDF of texts and by training interactions; arguments as of `sid_text`."""
+def corpus_likeness(corpus: Corpus, numbers: np.ndarray) -> ItemLikeness:
+    """`sid_likeness` by TF-IDF of texts and by training interactions; arguments as of `sid_text`."""
     try:
         text = sid_text(corpus, numbers, TFIDF, _TEXT_WIDTH)
     except DataError:  # no item has a text
         text = None
-    return sid_neighbours(corpus, numbers, TFIDF, text)
+    return sid_likeness(corpus, numbers, TFIDF, text)
+
+
+def text_likeness(texts: Sequence[str]) -> ItemLikeness:
+    """Similarities and vectors of N items by TF-IDF of their texts alone."""
+    words = nearest_texts(texts)
+    try:
+        vectors = tfidf_svd(texts, _TEXT_WIDTH, _SEED)
+    except DataError:  # no item has a text
+        vectors = np.zeros((len(texts), 0), dtype=np.float32)
+    return ItemLikeness(words, words, vectors)
 
 
 def of_same_pairs(first: csr_array, second: csr_array) -> tuple[csr_array, csr_array]:

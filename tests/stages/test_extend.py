@@ -32,7 +32,7 @@ from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.embed.interactions import beside, interaction_vectors
 from minionerec.sid.embed.texts import item_texts, nearest_texts
 from minionerec.sid.table import SidTable
-from minionerec.training.neighbours import sid_neighbours
+from minionerec.training.neighbours import sid_likeness
 
 HELD_OUT = np.array([4, 11, 17])
 
@@ -301,7 +301,7 @@ def test_experts_compare_words_beside_vectors_and_interactions(shop, tmp_path):
         assert len(experts.neighbours) == ((everything.toarray() > 0) | (words.toarray() > 0)).sum()
         assert everything.indices.tolist() != nearest_texts(texts, vectors=vectors).indices.tolist()
         alone = replace(corpus, train=SplitExamples.none())
-        found = sid_neighbours(alone, bundle.table.sid_numbers, "ready", vectors)[0]
+        found = sid_likeness(alone, bundle.table.sid_numbers, "ready", vectors).by_all
         assert np.array_equal(found.toarray(), nearest_texts(texts, vectors=vectors).toarray())
 
 

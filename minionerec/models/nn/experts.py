@@ -16,6 +16,7 @@ pooled.
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,17 @@ EXPERTS = (
     "rare",
     "unsold",
     "unsold and seen",
+    "EASE",
+    "likeness to the newest",
+    "likeness to the history",
 )
 """The experts, in order: the model; log-ratio of the neighbours' to an unsold item's probability; transition counts,
 and their log-ratio to counts with a steeper decay; popularity with a half-life of 10 % and of 1 % of the training
 targets; repeat rate of an item of the history, whether it is in the history, and its decayed distance; similarity to
 the most similar item of the history, and the same for unsold items; decayed sum of similarities of texts to the
 history, and the same for unsold and for rare items; rarity of an item; whether it is unsold and not in the history, or
-unsold and in it."""
+unsold and in it; decayed sum of weights of EASE (Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", 2019,
+equation 8); cosine of the vectors of an item and of the newest item, and of an item and of the decayed history."""
 FEATURES = (
     "bias",
     "log length",
@@ -68,9 +73,11 @@ REACH = 10
 """Largest distance, in items, of transitions."""
 TEXT_DECAY = 0.6
 """Decay per step of distance in the sum of similarities of texts."""
-NO_TRANSITION, NO_SALE, NO_NEIGHBOUR, NO_TEXT = 1e-3, 0.2, 1e-5, 0.02
-"""Added to shares of transitions, counts of targets, probabilities of neighbours and similarities of texts, so that
-zeros have a logarithm."""
+LONG_DECAY, LONG_REACH = 0.9, 50
+"""The same of EASE and of the vector of a history, and how many items back they read."""
+NO_TRANSITION, NO_SALE, NO_NEIGHBOUR, NO_TEXT, NO_EASE = 1e-3, 0.2, 1e-5, 0.02, 0.01
+"""Added to shares of transitions, counts of targets, probabilities of neighbours, similarities of texts and weights of
+EASE, so that zeros have a logarithm."""
 
 
 def mean_of_neighbours(
@@ -105,6 +112,21 @@ def mean_of_neighbours(
     return values.index_copy(1, items, means.T)
 
 
+@dataclass(frozen=True)
+class ItemLikeness:
+    """Similarities of items, from their texts and from who chose them.
+
+    Attributes:
+        by_all: (N, N), similarities of the most similar items of each item, by all data.
+        by_text: (N, N), of the same pairs, by text alone.
+        vectors: float32 (N, D), a vector of each item, of length 1 or 0; D is 0 where nothing is known of any item.
+    """
+
+    by_all: csr_array
+    by_text: csr_array
+    vectors: np.ndarray
+
+
 def item_features(sales: np.ndarray, recent: np.ndarray, newest: np.ndarray) -> np.ndarray:
     """Features of items from the number of times each was a target.
 
@@ -127,6 +149,8 @@ class Experts(nn.Module):
         num_items: Number of items, N.
         num_transitions: Number of pairs of items with transition counts.
         num_neighbours: Number of stored similarities of items.
+        num_ease: Number of stored weights of EASE.
+        width: Width of the items' vectors, D.
 
     Attributes:
         weights: float32 (features, experts), W.
@@ -145,11 +169,17 @@ class Experts(nn.Module):
     text_offsets: torch.Tensor
     neighbours: torch.Tensor
     similarities: torch.Tensor
+    ease_offsets: torch.Tensor
+    ease_items: torch.Tensor
+    ease_weights: torch.Tensor
+    vectors: torch.Tensor
     weights: torch.Tensor
     least: torch.Tensor
     most: torch.Tensor
 
-    def __init__(self, num_items: int, num_transitions: int, num_neighbours: int = 0):
+    def __init__(
+        self, num_items: int, num_transitions: int, num_neighbours: int = 0, num_ease: int = 0, width: int = 0
+    ):
         super().__init__()
         self.register_buffer("offsets", torch.zeros(num_items + 1, dtype=torch.int64))
         self.register_buffer("followers", torch.zeros(num_transitions, dtype=torch.int32))
@@ -161,6 +191,10 @@ class Experts(nn.Module):
         self.register_buffer("text_offsets", torch.zeros(num_items + 1, dtype=torch.int64))
         self.register_buffer("neighbours", torch.zeros(num_neighbours, dtype=torch.int32))
         self.register_buffer("similarities", torch.zeros(2, num_neighbours))
+        self.register_buffer("ease_offsets", torch.zeros(num_items + 1, dtype=torch.int64))
+        self.register_buffer("ease_items", torch.zeros(num_ease, dtype=torch.int32))
+        self.register_buffer("ease_weights", torch.zeros(num_ease))
+        self.register_buffer("vectors", torch.zeros(num_items, width))
         self.register_buffer("weights", torch.zeros(len(FEATURES), len(EXPERTS)))
         self.register_buffer("least", torch.zeros(len(FEATURES)))
         self.register_buffer("most", torch.zeros(len(FEATURES)))
@@ -173,7 +207,8 @@ class Experts(nn.Module):
         popularity: np.ndarray,
         repeats: np.ndarray,
         items: np.ndarray,
-        neighbours: Sequence[csr_array],
+        alike: ItemLikeness,
+        ease: csr_array,
     ) -> "Experts":
         """Create experts from counts of the training targets, with weights that select the model alone.
 
@@ -183,10 +218,10 @@ class Experts(nn.Module):
                 unsold items the mean of their neighbours.
             repeats: float32 (N,), logarithm of the repeat rate of an item in the history, relative to all items.
             items: float32 (N, 4), result of `item_features`.
-            neighbours: (N, N) each, similarities of the most similar items of each item, of the same pairs: by all
-                data, and by text alone.
+            alike: Similarities of the items.
+            ease: (N, N), weights of EASE: entry (i, j) is that of item i in the history for item j.
         """
-        experts = cls(len(repeats), transitions[0].nnz, neighbours[0].nnz)
+        experts = cls(len(repeats), transitions[0].nnz, alike.by_all.nnz, ease.nnz, alike.vectors.shape[1])
         for buffer, values in (
             (experts.offsets, transitions[0].indptr),
             (experts.followers, transitions[0].indices),
@@ -194,9 +229,13 @@ class Experts(nn.Module):
             (experts.popularity, popularity),
             (experts.repeats, repeats),
             (experts.items, items),
-            (experts.text_offsets, neighbours[0].indptr),
-            (experts.neighbours, neighbours[0].indices),
-            (experts.similarities, np.stack([table.data for table in neighbours])),
+            (experts.text_offsets, alike.by_all.indptr),
+            (experts.neighbours, alike.by_all.indices),
+            (experts.similarities, np.stack([alike.by_all.data, alike.by_text.data])),
+            (experts.ease_offsets, ease.indptr),
+            (experts.ease_items, ease.indices),
+            (experts.ease_weights, ease.data),
+            (experts.vectors, alike.vectors),
         ):
             buffer.copy_(torch.from_numpy(values))
         owner = torch.arange(len(repeats)).repeat_interleave(experts.offsets.diff())
@@ -212,7 +251,8 @@ class Experts(nn.Module):
             KeyError: If a tensor is missing.
             RuntimeError: If a tensor is unknown, or of another shape than the others imply.
         """
-        experts = cls(len(state["repeats"]), len(state["followers"]), len(state["neighbours"]))
+        lengths = (len(state[name]) for name in ("repeats", "followers", "neighbours", "ease_items"))
+        experts = cls(*lengths, state["vectors"].shape[-1])
         experts.load_state_dict(state)
         return experts
 
@@ -240,6 +280,7 @@ class Experts(nn.Module):
         for what, offsets, others in (
             ("counts", self.offsets, self.followers),
             ("similarities", self.text_offsets, self.neighbours),
+            ("weights of EASE", self.ease_offsets, self.ease_items),
         ):
             if offsets[0].item() != 0 or offsets[-1].item() != len(others) or bool((offsets.diff() < 0).any()):
                 return f"the offsets of its experts do not split {len(others)} {what} by {len(self.repeats)} items"
@@ -323,6 +364,11 @@ class Experts(nn.Module):
         yield unseen * rare
         yield unsold * unseen
         yield unsold * seen
+        decay = (LONG_DECAY ** back.clamp(min=0) * ((past > 0) & (back >= 0) & (back < LONG_REACH))).to(log_probs.dtype)
+        yield torch.log(self._ease(past, decay, log_probs) * unseen + NO_EASE)
+        newest = items.gather(1, slot[:, None])
+        for which, weight in ((newest, torch.ones_like(newest, dtype=log_probs.dtype)), (past, decay)):
+            yield self._cosines(which, weight) * unseen
 
     def forward(
         self,
@@ -382,6 +428,19 @@ class Experts(nn.Module):
         yield zeros.scatter_reduce(0, cell, by_all, "amax").view_as(like)
         weight = TEXT_DECAY ** (slot[position] - column).to(like.dtype)
         yield torch.log1p(zeros.index_add(0, cell, by_text * weight[owner]) / NO_TEXT).view_as(like)
+
+    def _ease(self, past: torch.Tensor, decay: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Weights of EASE for each item, summed over a past (P, T) with its decay: float32 (P, N)."""
+        position, column = (decay > 0).nonzero(as_tuple=True)
+        owner, index = rows_of(self.ease_offsets, past[position, column] - 1)
+        cell = position[owner] * like.shape[1] + self.ease_items[index].long()
+        zeros = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
+        return zeros.index_add_(0, cell, decay[position, column][owner] * self.ease_weights[index]).view_as(like)
+
+    def _cosines(self, past: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
+        """Cosine of each item and of the sum of a past (P, T) with its decay: float32 (P, N)."""
+        vectors = self.vectors[(past - 1).clamp(min=0)] * (decay * (past > 0))[..., None]
+        return nn.functional.normalize(vectors.sum(1), dim=1) @ self.vectors.T
 
     def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> Iterator[torch.Tensor]:
         """Shares of items that followed the newest ones in training, by each of `DECAYS`: float32 (P, N)."""

@@ -17,12 +17,12 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
-from scipy.linalg import lapack
 from scipy.sparse import csr_array, eye_array
 
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger, progress
 from minionerec.data.corpus import Corpus
+from minionerec.data.ease import count_together, ease_weights
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME
 from minionerec.data.transitions import TransitionPairs, count_transitions
@@ -41,6 +41,7 @@ from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Rank
 from minionerec.sid.embed.texts import joined_texts, nearest_texts
 from minionerec.training.catalogue.windows import held_out_windows, older_sids
 from minionerec.training.experts import corpus_experts, fit_experts
+from minionerec.training.neighbours import text_likeness
 
 logger = get_logger(__name__)
 
@@ -69,7 +70,6 @@ _NEAREST = 100  # most similar candidates of each, by their texts
 _MIXED_EXAMPLES, _MIXED_VALUES = 3000, 20_000_000  # of the mixture's fit; where times candidates they are more, fewer
 _MIXED_ROWS = 256  # queries that the mixture scores at a time
 _RIDGE_ITEMS = 2000  # most popular candidates among which the ridge is chosen
-_MIRRORED = 512  # rows of a symmetric matrix that are copied at a time
 _FIRST_EXAMPLES = 250, 500  # validation examples on which the search over transition counts begins: least and most
 
 
@@ -449,11 +449,7 @@ class BaselineExamples:
 
     def together(self) -> np.ndarray:
         """The number of users with both of two candidates: float32 (C, C)."""
-        found: np.ndarray | None = None
-        for sets in self.user_sets():
-            pairs = (sets.T @ sets).toarray()
-            found = pairs if found is None else np.add(found, pairs, out=found)
-        return np.zeros((self.size, self.size), np.float32) if found is None else found
+        return count_together(self.user_sets(), self.size)
 
     def check_k(self, k: int) -> None:
         """Check the list length in candidates.
@@ -763,7 +759,7 @@ class Ease(_Scored):
 
 
 class MixtureOfBaselines(_Scored):
-    """Candidates by a log-linear pool of transition counts, popularity, repeats and likeness of texts.
+    """Candidates by a log-linear pool of transition counts, EASE, popularity, repeats and likeness of items.
 
     The pool is that of a model's experts, without a model (`minionerec.models.nn.experts`). Of equal scores the
     candidate with the more popular items comes first.
@@ -817,8 +813,8 @@ class MixedCounts:
         self.position = np.empty(rows.size, dtype=np.int64)
         self.position[np.argsort(rows.id_positions)] = np.arange(rows.size)
         self.numbers = self.position[rows.numbers]
-        words = nearest_texts(joined_texts(rows.data, self.numbers))
-        self.experts = corpus_experts(rows.data, self.numbers, [words, words])
+        alike = text_likeness(joined_texts(rows.data, self.numbers))
+        self.experts = corpus_experts(rows.data, self.numbers, alike)
 
     def fit(self, examples: SplitExamples) -> tuple[MixtureConstants, float] | None:
         """Fit the weights of the mixture of baselines.
@@ -844,32 +840,6 @@ class MixedCounts:
             return None
         constants = MixtureConstants(fitted.weights, fitted.least, fitted.most, fitted.typical)
         return constants, float(fitted.gains.sum()) / count
-
-
-def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
-    """Weights of EASE: float32 (C, C), column j the weights for candidate j.
-
-    Args:
-        gram: float (C, C), how many users chose both of two candidates; symmetric.
-        ridge: Added to the diagonal, more than 0.
-    """
-    matrix: np.ndarray = np.array(gram.T, dtype=np.float32 if len(gram) > _RIDGE_ITEMS else np.float64, order="F")
-    np.fill_diagonal(matrix, matrix.diagonal().astype(np.float64) + ridge)
-    factor, inverse = lapack.get_lapack_funcs(("potrf", "potri"), (matrix,))
-    upper, failed = factor(matrix, lower=False, overwrite_a=True, clean=True)
-    if failed:
-        raise ConfigError(f"ridge {ridge:g} is too small for {len(gram)} candidates; give a larger one.")
-    half, _ = inverse(upper, lower=False, overwrite_c=True)
-    precision = half.T  # in C's order; its upper triangle, not written by LAPACK, becomes the mirror of the lower
-    for start in range(0, len(gram), _MIRRORED):
-        end = min(start + _MIRRORED, len(gram))
-        precision[start:end, end:] = precision[end:, start:end].T
-        block = np.tril(precision[start:end, start:end])
-        precision[start:end, start:end] = block + np.tril(block, -1).T
-    precision /= -precision.diagonal()
-    weights: np.ndarray = precision.astype(np.float32, copy=False)
-    np.fill_diagonal(weights, 0)
-    return weights
 
 
 def _examples_of(trained: int) -> int:

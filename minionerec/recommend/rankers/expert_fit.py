@@ -21,7 +21,7 @@ from minionerec.recommend.rankers.lists import split_queries
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.training.catalogue.windows import held_out_windows, older_sids
 from minionerec.training.experts import corpus_experts, fit_experts
-from minionerec.training.neighbours import corpus_neighbours
+from minionerec.training.neighbours import corpus_likeness
 
 logger = get_logger(__name__)
 
@@ -54,7 +54,7 @@ def with_experts(bundle: Bundle, corpus: Corpus, seed: int) -> tuple[Bundle, dic
         logger.warning("Experts are left out: there are no validation examples to fit their weights on.")
         return bundle, {}
     device = torch.device(bundle.model.device)
-    experts = corpus_experts(corpus, numbers, corpus_neighbours(corpus, numbers)).to(device)
+    experts = corpus_experts(corpus, numbers, corpus_likeness(corpus, numbers)).to(device)
     ranker = LanguageRanker(bundle, corpus)
     rows = corpus.chosen("valid", corpus.sample_numbers("valid", MOST_EXAMPLES, seed))
     queries = split_queries(rows, ranker.features, ranker.context)

@@ -20,7 +20,7 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.windows import SidWindows, window_parts, window_transitions
 from minionerec.training.experts import count_experts
-from minionerec.training.neighbours import sid_means, sid_neighbours, sid_text
+from minionerec.training.neighbours import sid_likeness, sid_means, sid_text
 
 DECAY = 0.6
 """Weight of each further item back in the counts of transitions."""
@@ -76,8 +76,8 @@ def new_bundle(
     counts = window_transitions(windows, table.n_unique, reach, DECAY, REVERSE) if reach else None
     pooled = None
     if experts and table.n_unique <= SIDS_AT_ONCE:
-        neighbours = sid_neighbours(corpus, table.sid_numbers, vectors, text)
-        pooled = count_experts(partial(window_parts, windows), table.n_unique, recency, neighbours)
+        alike = sid_likeness(corpus, table.sid_numbers, vectors, text)
+        pooled = count_experts(partial(window_parts, windows), table.n_unique, recency, alike)
     if columns:
         codes = sid_means(encode_columns(corpus.items, columns), table.sid_numbers)
         text = codes if text is None else np.concatenate([text, codes], axis=1)

@@ -15,11 +15,13 @@ from minionerec.models.nn.experts import (
     DECAYS,
     EXPERTS,
     FEATURES,
+    NO_EASE,
     NO_NEIGHBOUR,
     NO_SALE,
     NO_TEXT,
     NO_TRANSITION,
     Experts,
+    ItemLikeness,
     mean_of_neighbours,
 )
 from minionerec.pipeline.config.data import PrepareConfig
@@ -73,7 +75,9 @@ ALIKE[1, 2] = ALIKE[2, 1] = 0.5
 # The same pairs by text alone, by which two of them have nothing in common.
 BY_TEXT = np.where(ALIKE > 0, 0.9 - ALIKE, 0)
 BY_TEXT[5, 0] = BY_TEXT[2, 1] = 0
-NEIGHBOURS = of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (ALIKE, BY_TEXT)))
+VECTORS = np.array([[1, 0], [0.6, 0.8], [0, 1], [0, 0], [-1, 0], [0.8, -0.6]], dtype=np.float32)
+LIKENESS = ItemLikeness(*of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (ALIKE, BY_TEXT))), VECTORS)
+NOT_ALIKE = ItemLikeness(*[csr_array((6, 6), dtype=np.float32)] * 2, np.zeros((6, 0), dtype=np.float32))
 TRAINED = windows_of(ROWS, np.exp(-RECENCY * np.array(AGES)) * 1.7)
 
 
@@ -81,7 +85,7 @@ def model_of(seed=0, windows=TRAINED, **changes):
     """A model with experts, which are off."""
     shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "max_history": 4, **changes}
     torch.manual_seed(seed)
-    experts = count_experts(partial(window_parts, windows), 6, RECENCY, NEIGHBOURS)
+    experts = count_experts(partial(window_parts, windows), 6, RECENCY, LIKENESS)
     model = build_catalogue(CatalogueConfig(vocab_size=20, **shape), CODES, token_ids(2, 3), experts=experts)
     torch.nn.Module.eval(model)
     return model
@@ -101,7 +105,7 @@ def use(model, seed=0):
 
 def test_counts_by_hand():
     """By the definitions, in other words: every target at its age, every distinct item before it once."""
-    tables = count_experts(partial(window_parts, TRAINED), 6, RECENCY, NEIGHBOURS)
+    tables = count_experts(partial(window_parts, TRAINED), 6, RECENCY, LIKENESS)
     pairs, there, chosen, sold = np.zeros((2, 6, 6)), np.zeros(6), np.zeros(6), np.zeros((3, 6))
     for (history, labels), age, weight in zip(ROWS, AGES, TRAINED["weights"][:, 0], strict=True):
         for slot, label in enumerate(labels):
@@ -122,10 +126,19 @@ def test_counts_by_hand():
     assert np.allclose(tables.repeats, np.log((chosen + 20 * share) / (there + 20) / share), atol=1e-5)
     assert np.allclose(tables.items[:, 0], np.log(sold[2] + 1), atol=1e-5)
     assert tables.items[:, 3].tolist() == (sold[2] == 0).tolist() == [False] * 5 + [True]
+    together = np.zeros((6, 6))
+    for history, labels in ROWS:
+        chosen = sorted({*history, *labels})
+        together[np.ix_(np.array(chosen) - 1, np.array(chosen) - 1)] += 1
+    inverse = np.linalg.inv(together + 100 * np.eye(6))
+    ease = -inverse / np.diag(inverse)  # Steck 2019, equation 8
+    np.fill_diagonal(ease, 0)
+    counted = csr_array((tables.ease_weights, tables.ease_items, tables.ease_offsets), shape=(6, 6))
+    assert np.allclose(counted.toarray(), ease.clip(min=0), rtol=1e-5) and (ease > 0).any()
 
 
 def test_without_ages_all_targets_count_the_same():
-    tables = count_experts(partial(window_parts, TRAINED), 6, 0.0, [csr_array((6, 6), dtype=np.float32)] * 2)
+    tables = count_experts(partial(window_parts, TRAINED), 6, 0.0, NOT_ALIKE)
     assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
 
 
@@ -143,6 +156,7 @@ def slow_pool(model, found, own, history, older=()):
         shares /= max(shares.sum(), 1e-12)
         shares[5] = shares[:2] @ [1 / 3, 2 / 3]
         transitions.append(shares)
+    ease = csr_array((experts["ease_weights"], experts["ease_items"], experts["ease_offsets"]), shape=(6, 6)).toarray()
     by_text = np.log(np.exp(own[:2]) @ [1 / 3, 2 / 3] + NO_NEIGHBOUR)
     of_items = experts["items"][np.array(history) - 1]
     sold = np.bincount([label - 1 for _, labels in ROWS for label in labels], minlength=6)
@@ -166,6 +180,10 @@ def slow_pool(model, found, own, history, older=()):
         rare = 0 if seen or item == 5 else 1 / (1 + sold[item])
         message += [words, words * (item == 5), words * rare, rare]
         message += [item == 5 and not seen, item == 5 and seen]
+        decayed = [(other - 1, 0.9**back) for back, other in enumerate(reversed(past))]
+        message += [np.log((0 if seen else sum(decay * ease[other, item] for other, decay in decayed)) + NO_EASE)]
+        for vector in (VECTORS[history[-1] - 1], sum(decay * VECTORS[other] for other, decay in decayed)):
+            message += [0 if seen else vector @ VECTORS[item] / max(np.linalg.norm(vector), 1e-12)]
         scores.append(weights @ np.array(message, dtype=np.float64))
     scores = np.array(scores)
     return scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
@@ -233,6 +251,9 @@ def test_what_is_saved_gives_the_same(tmp_path):
     assert "beyond its 6" in again.experts.flaw()
     again.experts.neighbours[0] = 0
     again.experts.followers[0] = 6
+    assert "beyond its 6" in again.experts.flaw()
+    again.experts.followers[0] = 0
+    again.experts.ease_items[0] = 6
     assert "beyond its 6" in again.experts.flaw()
     again.experts.offsets[-1] += 1
     assert "offsets" in again.experts.flaw()
@@ -348,44 +369,22 @@ def test_they_know_what_is_older_than_the_window(long_histories, monkeypatch, me
     assert model.knowing([[0]], [rows.histories[0]]) is model
 
 
-def test_weights_go_as_far_as_other_examples_bear(monkeypatch):
-    """Half of the way, the second item's likely successor is ranked first and the third's two are not."""
-    counted = windows_of([([2], [3]), ([3], [4]), ([3], [5])] * 40)
-    model = model_of(windows=counted)
-    fitted = torch.zeros(len(FEATURES), len(EXPERTS))
-    fitted[0, [0, EXPERTS.index("transitions")]] = torch.tensor([1.0, 2.0])
-    monkeypatch.setattr("minionerec.training.experts._fitted", lambda *_: fitted)
-    asked, row, slot = torch.tensor([[2], [3]]), torch.arange(2), torch.zeros(2, dtype=torch.int64)
-    transitions = list(model.experts.terms(torch.zeros(2, 6), asked, row, slot))[EXPERTS.index("transitions")]
-    (likely, one_of_two), least = transitions.amax(1).tolist(), float(transitions.min())
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        next(model.each_tower()).bias[0] = (likely + one_of_two) / 2 - least
-    found = fit_catalogue_experts(model, windows_of([([2], [3]), ([3], [1])] * 60))
-    assert found is not None and (found.share, found.after) == (0.5, 1.0) and found.before < 1
-    used = model.experts.weights[0]
-    assert float(used[EXPERTS.index("transitions")] / used[0]) == pytest.approx(1.0)
-
-
-def test_what_training_never_saw_counts_more_in_how_far_they_go(monkeypatch):
-    """From nine tenths of the way on, the one unsold SID is ranked first: 80 examples gain as much as 100 lose."""
+def test_targets_that_training_never_saw_count_more(monkeypatch):
+    """The unsold SID is the target of 4 of 9 examples: counted 1.5 times, it is the more likely one."""
     model = model_of(windows=windows_of([([2], [3]), *(([3], [other]) for other in (2, 4, 5, 6))]))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
         next(model.each_tower()).bias[2] = 1.0
-    fitted = torch.zeros(len(FEATURES), len(EXPERTS))
-    fitted[0, [0, EXPERTS.index("unsold")]] = torch.tensor([1.0, 1.2])
-    monkeypatch.setattr("minionerec.training.experts._fitted", lambda *_: fitted)
     heldout = windows_of([([2], [3 if number % 9 < 5 else 1]) for number in range(180)])
     found = fit_catalogue_experts(model, heldout)
-    assert found is not None and found.share == 0.9 and found.after < found.before
+    assert found is not None and found.after < found.before
+    assert model.leaf_log_probs(torch.tensor([[2]])).argmax() == 0
     monkeypatch.setattr("minionerec.training.experts._UNSOLD", 1.0)
     assert fit_catalogue_experts(model, heldout) is None
 
 
-def test_the_scale_makes_held_out_targets_likely():
+def test_held_out_targets_are_as_likely_as_they_are_frequent():
     """Experts that are right half of the time are believed half of the time."""
     model = model_of(windows=CHAIN)
     heldout = windows_of(
@@ -408,7 +407,7 @@ def test_it_is_left_out_where_they_do_not_gain(caplog):
     for training in (True, False):
         torch.nn.Module.train(model, training)
         assert fit_catalogue_experts(model, windows_of([([4], [1])] * 90)) is None and model.training == training
-        assert caplog.messages[-1].startswith("Experts are left out: the best share of them is 0, with validation NDCG")
+        assert caplog.messages[-1].startswith("Experts are left out: validation NDCG@10")
     assert torch.equal(model.leaf_log_probs(torch.tensor([[4]])), plain)
     # Of too few nothing is learned, nor by a model without experts.
     assert fit_catalogue_experts(model_of(windows=CHAIN), windows_of([([1], [2])] * 10)) is None
@@ -431,7 +430,7 @@ def test_without_a_model_counts_alone_are_fitted():
     heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
     fitted = fit_experts(experts, heldout, None)
     assert fitted is not None and fitted.after == pytest.approx(fitted.gains.mean(), abs=1e-4)
-    assert fitted.share > 0 or fitted.before == fitted.after
+    assert fitted.after >= fitted.before
     weights = np.array(fitted.weights)
     assert not weights[:, :2].any() and weights[0].any() and torch.equal(experts.weights, torch.tensor(fitted.weights))
     row, slot = torch.arange(4), torch.zeros(4, dtype=torch.int64)
@@ -500,8 +499,10 @@ def test_new_sids_join_the_experts(start):
     words = np.zeros((7, 7))
     alike[np.ix_(known, known)], words[np.ix_(known, known)] = ALIKE, BY_TEXT
     alike[new, known[3]] = alike[known[3], new] = 0.4
-    neighbours = of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (alike, words)))
-    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start, neighbours)
+    pairs = of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (alike, words)))
+    vectors = np.zeros((7, 2), dtype=np.float32)
+    vectors[known], vectors[new] = VECTORS, [0, 1]
+    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start, ItemLikeness(*pairs, vectors))
     for name in ("weights", "least", "most"):
         assert torch.equal(getattr(grown.experts, name), getattr(model.experts, name))
     assert torch.equal(grown.experts.popularity[:, known], model.experts.popularity)

@@ -30,6 +30,8 @@ class CatalogueConfig(PreTrainedConfig):
         experts: Whether experts are pooled with the model's probabilities (`minionerec.models.nn.experts`).
         num_expert_counts: Number of transition counts of the experts.
         num_expert_neighbours: Number of text similarities of the experts.
+        num_expert_ease: Number of their weights of EASE.
+        expert_width: Width of their vectors of SIDs.
         num_transitions: Number of stored transition counts, E; 0 without.
         reach: Largest distance, in items, of counted pairs.
         decay: Factor of a pair's weight per step of distance.
@@ -63,6 +65,8 @@ class CatalogueConfig(PreTrainedConfig):
         experts: bool = False,
         num_expert_counts: int = 0,
         num_expert_neighbours: int = 0,
+        num_expert_ease: int = 0,
+        expert_width: int = 0,
         num_transitions: int = 0,
         reach: int = 10,
         decay: float = 0.6,
@@ -90,6 +94,8 @@ class CatalogueConfig(PreTrainedConfig):
         self.experts = experts
         self.num_expert_counts = num_expert_counts
         self.num_expert_neighbours = num_expert_neighbours
+        self.num_expert_ease = num_expert_ease
+        self.expert_width = expert_width
         self.num_transitions = num_transitions
         self.reach = reach
         self.decay = decay

@@ -1,7 +1,6 @@
 """Extending a catalogue model to a larger catalogue: learned weights stay, new SIDs get initial values."""
 
 import copy
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from scipy.sparse import coo_array, csr_array
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.catalogue.model import CatalogueModel, build_catalogue
 from minionerec.models.nn.context import UNSOLD
-from minionerec.models.nn.experts import NO_SALE, Experts, item_features
+from minionerec.models.nn.experts import NO_SALE, Experts, ItemLikeness, item_features
 
 
 def indices_among(known: np.ndarray, queries: np.ndarray) -> np.ndarray:
@@ -95,7 +94,7 @@ def extended_catalogue(
     text: np.ndarray | None,
     transitions: csr_array | None,
     start: str = "neighbours",
-    neighbours: Sequence[csr_array] | None = None,
+    alike: ItemLikeness | None = None,
 ) -> CatalogueModel:
     """Extend a model to more SIDs.
 
@@ -113,7 +112,7 @@ def extended_catalogue(
             new SIDs are used; None if the model has no text.
         transitions: Counts between SID numbers; None if the model has none.
         start: See `grown_rows`.
-        neighbours: Similarities of all SIDs, as in `Experts.of`; required if the model has experts.
+        alike: Similarities of all SIDs; required if the model has experts.
 
     Raises:
         ConfigError: If SIDs differ in length.
@@ -127,8 +126,8 @@ def extended_catalogue(
         text = text.copy()
         text[position >= 0] = model.text.cpu().numpy()[position[position >= 0]]
     experts = None
-    if model.experts is not None and neighbours is not None:
-        experts = grown_experts(model.experts, before, after, start, neighbours)
+    if model.experts is not None and alike is not None:
+        experts = grown_experts(model.experts, before, after, start, alike)
     extended = build_catalogue(config, codes, code_tokens, text, transitions, experts)
     for old, new in zip(model.each_tower(), extended.each_tower(), strict=True):
         weights = {name: value.cpu() for name, value in old.state_dict().items()}
@@ -161,9 +160,7 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
     return grown.T
 
 
-def grown_experts(
-    experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: Sequence[csr_array]
-) -> Experts:
+def grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, start: str, alike: ItemLikeness) -> Experts:
     """Extend experts to more SIDs.
 
     Args:
@@ -171,15 +168,19 @@ def grown_experts(
         before: int (S, L), the distinct known SIDs.
         after: int (N, L), the distinct SIDs, all known ones among them.
         start: See `extended_catalogue`, of popularity.
-        neighbours: Similarities of all SIDs, as in `Experts.of`.
+        alike: Similarities of all SIDs.
     """
     number, size = indices_among(after, before), len(after)
     state = {name: value.cpu() for name, value in experts.state_dict().items()}
-    leaders = np.repeat(number, state["offsets"].diff().numpy())
-    pairs = (leaders, number[state["followers"].numpy()])
-    tables = [coo_array((counts, pairs), shape=(size, size)).tocsr() for counts in state["counts"].numpy()]
-    for table in tables:
+
+    def renumbered(offsets: torch.Tensor, columns: torch.Tensor, values: torch.Tensor) -> csr_array:
+        pairs = np.repeat(number, offsets.diff().numpy()), number[columns.numpy()]
+        table = coo_array((values.numpy(), pairs), shape=(size, size)).tocsr()
         table.sort_indices()
+        return table
+
+    tables = [renumbered(state["offsets"], state["followers"], counts) for counts in state["counts"]]
+    ease = renumbered(*(state[name] for name in ("ease_offsets", "ease_items", "ease_weights")))
     popularity = np.zeros((2, size), dtype=np.float32)
     if start == "neighbours":
         logs = (state["popularity"] + NO_SALE).log().T
@@ -187,7 +188,7 @@ def grown_experts(
     popularity[:, number] = state["popularity"].numpy()
     repeats, items = np.zeros(size, dtype=np.float32), np.tile(item_features(*np.zeros((3, 1))), (size, 1))
     repeats[number], items[number] = state["repeats"].numpy(), state["items"].numpy()
-    grown = Experts.of(tables, popularity, repeats, items, neighbours)
+    grown = Experts.of(tables, popularity, repeats, items, alike, ease)
     for name in ("weights", "least", "most"):
         getattr(grown, name).copy_(state[name])
     return grown

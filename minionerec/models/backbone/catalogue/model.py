@@ -153,7 +153,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         self.popularity = LearnedPopularity(config.context_sizes, size) if config.context_tokens else None
         self.experts = None
         if config.experts:
-            self.experts = Experts(size, config.num_expert_counts, config.num_expert_neighbours)
+            self.experts = Experts(
+                size,
+                config.num_expert_counts,
+                config.num_expert_neighbours,
+                config.num_expert_ease,
+                config.expert_width,
+            )
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
 
@@ -618,6 +624,8 @@ def build_catalogue(
     config.experts = experts is not None
     config.num_expert_counts = 0 if experts is None else len(experts.followers)
     config.num_expert_neighbours = 0 if experts is None else len(experts.neighbours)
+    config.num_expert_ease = 0 if experts is None else len(experts.ease_items)
+    config.expert_width = 0 if experts is None else experts.vectors.shape[1]
     # A vector for each prefix except the whole SID, and for the last code by itself.
     prefixes = [np.unique(distinct[:, :end], axis=0, return_inverse=True)[1] for end in range(1, config.levels)]
     code_rows = np.stack([*(numbers.reshape(-1) for numbers in prefixes), distinct[:, -1].astype(np.int64)])

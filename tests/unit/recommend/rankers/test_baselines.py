@@ -10,6 +10,7 @@ from support.small_corpus import corpus_of, leave_last_out, rows_of
 
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
+from minionerec.data.ease import ease_weights
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, RowTimes
@@ -40,10 +41,10 @@ from minionerec.sid.embed.texts import nearest_texts
 from minionerec.sid.table import SidTable
 
 MIXED = MixtureConstants(
-    [[0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 9], *[[0.0, 0.0, *[0.02] * 15]] * 10],
+    [[0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 12], *[[0.0, 0.0, *[0.02] * 18]] * 10],
     [-5.0] * 11,
     [5.0] * 11,
-    [0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 9],
+    [0.0, 0.0, 1.0, 0.2, 0.5, 0.1, 0.3, -0.2, *[0.4] * 12],
 )
 
 
@@ -336,7 +337,7 @@ def test_ease_against_a_dense_solution(chain, monkeypatch, dtype_limit):
         gram = sets[:, others].T @ sets[:, others] + 30 * np.eye(39)
         wanted[others, item] = np.linalg.solve(gram, sets[:, others].T @ sets[:, item])
     rows = baselines.BaselineExamples.of(corpus)
-    ease = baselines.Ease(rows, baselines.ease_weights(rows.together(), 30.0))
+    ease = baselines.Ease(rows, ease_weights(rows.together(), 30.0))
     np.testing.assert_allclose(ease.weights, wanted, atol=2e-5)
     lists = ease.rank(Queries(corpus.test.histories.tolist()), 5).items
     for history, items in zip(corpus.test.histories, lists, strict=True):
@@ -515,7 +516,7 @@ def test_what_ranks_seen_items_last_is_measured_as_listed(long_histories, last):
     popularity = baselines.Popularity(rows, None, last)
     found = baselines._popularity_values(rows, examples)[None, last].mean()
     assert found == pytest.approx(baselines.valid_ndcg(popularity, rows, examples))
-    ease = baselines.Ease(rows, baselines.ease_weights(rows.together(), 30.0), None, last)
+    ease = baselines.Ease(rows, ease_weights(rows.together(), 30.0), None, last)
     found = baselines._ridge_values(rows, examples, grid.scored, rows.together())[30.0, last].mean()
     assert found == pytest.approx(baselines.valid_ndcg(ease, rows, examples))
     queries = Queries(examples.histories.tolist(), seen=examples.seen.tolist())
@@ -659,7 +660,7 @@ def test_constants_without_texts_are_read(chosen):
         Chosen.from_json({}, "here")
     shorter = replace(chosen, mixture=MIXED).to_json()
     shorter["mixture"]["weights"].pop()
-    with pytest.raises(ArtefactError, match=r"here: holds no constants.*weights of a mixture are not 11 x 17"):
+    with pytest.raises(ArtefactError, match=r"here: holds no constants.*weights of a mixture are not 11 x 20"):
         Chosen.from_json(shorter, "here")
 
 
@@ -686,9 +687,7 @@ def test_no_point_of_the_grid_is_better_on_the_demo_than_the_chosen_one(tmp_path
     together = rows.together()
     every = product(baselines.RIDGES, rows.seen_settings)
     reached = {
-        how: baselines.valid_ndcg(
-            baselines.Ease(rows, baselines.ease_weights(together, how[0]), 0.1, how[1]), rows, examples
-        )
+        how: baselines.valid_ndcg(baselines.Ease(rows, ease_weights(together, how[0]), 0.1, how[1]), rows, examples)
         for how in every
     }
     assert chosen.popularity_half_life == 0.1 and reached[chosen.ridge, chosen.ease_exclude_seen] == max(

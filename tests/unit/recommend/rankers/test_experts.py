@@ -24,7 +24,7 @@ from minionerec.recommend.rankers.load import checkpoint_assistant, load_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Queries
 from minionerec.sid.table import SidTable
 from minionerec.training.experts import corpus_experts
-from minionerec.training.neighbours import corpus_neighbours
+from minionerec.training.neighbours import corpus_likeness
 from minionerec.training.sft import scratch_backbone
 
 N_ITEMS = 40
@@ -57,7 +57,7 @@ def shop():
     model, tokenizer = scratch_backbone(corpus, table, wording, text_vocabulary=300, seed=1, **shape)
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(20)  # so that probabilities differ
-    experts = corpus_experts(corpus, table.sid_numbers, corpus_neighbours(corpus, table.sid_numbers))
+    experts = corpus_experts(corpus, table.sid_numbers, corpus_likeness(corpus, table.sid_numbers))
     bundle = Bundle(model.eval(), tokenizer, table, wording, 64, experts=experts.with_weights(random_weights()))
     return corpus, bundle
 
