@@ -10,9 +10,9 @@ import torch
 from scipy.sparse import csr_array
 
 from minionerec.core.log import get_logger, progress
-from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.ease import count_together, ease_weights, largest_weights
+from minionerec.data.names import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue.blocks import newest_slots
@@ -130,10 +130,10 @@ def count_experts(parts: WindowParts, size: int, recency: float, alike: ItemLike
     )
 
 
-def _ease(parts: WindowParts, size: int) -> csr_array:
-    """Weights of EASE from the sets of SIDs in training windows, (N, N); none of more than `EASE_SIDS`."""
+def _ease(parts: WindowParts, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of EASE from the sets of SIDs in training windows, as of `Experts.of`; none of more than `EASE_SIDS`."""
     if size > EASE_SIDS:
-        return csr_array((size, size), dtype=np.float32)
+        return np.zeros((size, 0), dtype=np.int32), np.zeros((size, 0), dtype=np.float32)
 
     def sets() -> Iterator[csr_array]:
         for histories, labels, _ in parts():

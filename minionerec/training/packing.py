@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_callback import TrainerState
 
 from minionerec.core.errors import DataError
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.names import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
 from minionerec.training.memory import Share
 from minionerec.training.sampling import NO_LABEL, EpochSampler
