@@ -249,8 +249,8 @@ class Experts(nn.Module):
             KeyError: If a tensor is missing.
             RuntimeError: If a tensor is unknown, or of another shape than the others imply.
         """
-        lengths = (len(state[name]) for name in ("repeats", "followers", "neighbours"))
-        experts = cls(*lengths, state["ease_items"].shape[-1], state["vectors"].shape[-1])
+        items, transitions, neighbours = (len(state[name]) for name in ("repeats", "followers", "neighbours"))
+        experts = cls(items, transitions, neighbours, state["ease_items"].shape[-1], state["vectors"].shape[-1])
         experts.load_state_dict(state)
         return experts
 
