@@ -281,10 +281,9 @@ class Experts(nn.Module):
         ):
             if offsets[0].item() != 0 or offsets[-1].item() != len(others) or bool((offsets.diff() < 0).any()):
                 return f"the offsets of its experts do not split {len(others)} {what} by {len(self.repeats)} items"
-            if len(others) and not 0 <= int(others.min()) <= int(others.max()) < len(self.repeats):
+        for items in (self.followers, self.neighbours, self.ease_items):
+            if items.numel() and not 0 <= int(items.min()) <= int(items.max()) < len(self.repeats):
                 return f"its experts name items beyond its {len(self.repeats)}"
-        if bool(((self.ease_items < 0) | (self.ease_items >= len(self.repeats))).any()):
-            return f"its experts name items beyond its {len(self.repeats)}"
         return None
 
     def features(self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
