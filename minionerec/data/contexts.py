@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minionerec.core.errors import ArtefactError, ConfigError, shown
+from minionerec.data.names import UNKNOWN
 from minionerec.data.times import NO_TIME
 from minionerec.data.units import unit_numbers
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from minionerec.data.corpus import Corpus
     from minionerec.data.rows import SplitExamples
 
-UNKNOWN = 0
-"""The code of an unknown value, of every feature."""
 UNKNOWN_NAME = "unknown"
 GAP, HOUR, WEEKDAY = "gap", "hour", "weekday"
 OF_TIMES = (GAP, HOUR, WEEKDAY)

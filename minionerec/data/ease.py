@@ -58,27 +58,20 @@ def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
     return weights
 
 
-def largest_weights(weights: np.ndarray, most: int) -> csr_array:
-    """Keep the largest positive weights of each row.
+def largest_weights(weights: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Find the largest positive weights of each row.
 
     Args:
         weights: float32 (N, N).
         most: How many of a row are kept, at most.
 
     Returns:
-        float32 (N, N), columns ascending.
+        The columns, int32 (N, K) with K = min(N, most), and their weights, float32 (N, K), 0 in place of negative ones.
     """
-    size = len(weights)
-    lengths, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+    size, kept = len(weights), min(len(weights), most)
+    columns, values = np.zeros((size, kept), dtype=np.int32), np.zeros((size, kept), dtype=np.float32)
     for start in range(0, size, _MIRRORED):
-        block = weights[start : start + _MIRRORED]
-        chosen = np.ones(block.shape, dtype=bool)
-        if most < size:
-            chosen[:] = False
-            np.put_along_axis(chosen, np.argpartition(-block, most - 1, axis=1)[:, :most], True, axis=1)
-        chosen &= block > 0
-        lengths.append(chosen.sum(1))
-        columns.append(chosen.nonzero()[1].astype(np.int32))
-        values.append(block[chosen])
-    offsets = np.concatenate(lengths).cumsum()
-    return csr_array((np.concatenate(values), np.concatenate(columns), offsets), shape=weights.shape)
+        rows = slice(start, start + _MIRRORED)
+        columns[rows] = np.argpartition(-weights[rows], kept - 1, axis=1)[:, :kept]
+        values[rows] = np.take_along_axis(weights[rows], columns[rows].astype(np.int64), axis=1).clip(min=0)
+    return columns, values

@@ -64,3 +64,6 @@ QUIRKS = {
 
 PUBLISHED_HISTORY = 10
 """Most items that a history of the published data holds."""
+
+UNKNOWN = 0
+"""The code of an unknown value of a request feature (`minionerec.data.contexts`)."""

@@ -11,8 +11,8 @@ from minionerec.core.artefacts import read_json, require_unseen
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
-from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.decoding.decoder import Decode

@@ -141,8 +141,8 @@ def _extend(
         counts["tokens_new"] = extend_code_rows(model, bundle.tokenizer, known, table)
         experts = bundle.experts
         if experts is not None:
-            alike = corpus_likeness(corpus, table.sid_numbers)
-            experts = grown_experts(experts, known.distinct_codes, table.distinct_codes, "neighbours", alike)
+            likeness = corpus_likeness(corpus, table.sid_numbers)
+            experts = grown_experts(experts, known.distinct_codes, table.distinct_codes, "neighbours", likeness)
         return replace(bundle, table=table, experts=experts)
     check_lengths(model, table.codes)
     add_code_tokens(bundle.tokenizer, table)

@@ -16,8 +16,9 @@ from minionerec.core.artefacts import fingerprint, is_artefact, own_corpus
 from minionerec.core.errors import ArtefactError
 from minionerec.core.paths import input_path
 from minionerec.core.remote import local_path, look_again
-from minionerec.data.contexts import OF_TIMES, UNKNOWN, RequestFeature
+from minionerec.data.contexts import OF_TIMES, RequestFeature
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.items import CHOICE, CatalogueItems
 from minionerec.recommend.rankers.language import LanguageRanker, Search

@@ -10,9 +10,9 @@ import torch
 from scipy.sparse import csr_array
 
 from minionerec.core.log import get_logger, progress
-from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
 from minionerec.data.ease import count_together, ease_weights, largest_weights
+from minionerec.data.names import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue.blocks import newest_slots
@@ -130,10 +130,10 @@ def count_experts(parts: WindowParts, size: int, recency: float, alike: ItemLike
     )
 
 
-def _ease(parts: WindowParts, size: int) -> csr_array:
-    """Weights of EASE from the sets of SIDs in training windows, (N, N); none of more than `EASE_SIDS`."""
+def _ease(parts: WindowParts, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of EASE from the sets of SIDs in training windows, as of `Experts.of`; none of more than `EASE_SIDS`."""
     if size > EASE_SIDS:
-        return csr_array((size, size), dtype=np.float32)
+        return np.zeros((size, 0), dtype=np.int32), np.zeros((size, 0), dtype=np.float32)
 
     def sets() -> Iterator[csr_array]:
         for histories, labels, _ in parts():
@@ -228,19 +228,20 @@ class _Candidates:
     """Values of the experts for some candidates of held-out examples, among them the target where one of them names it.
 
     Attributes:
-        terms: float32 (E, M, experts), of the candidates of those E of R examples whose target is among them.
-        of_target: float32 (E, experts), of the target.
+        differences: float32 (E, M, experts), values of the candidates of those E of R examples whose target is among
+            them, less those of the target.
+        spread: float32 (experts,), standard deviation of the values of competing candidates; infinite where they are
+            always the same.
         others: bool (E, M), whether a candidate competes with the target: once, and not itself.
         features: float32 (E, features).
         example: int64 (E,), which of the R examples.
         counting: float32 (E,), how often each example counts.
         count: R.
-        with_model: Whether there is a model.
     """
 
     def __init__(self, experts: Experts, examples: _Heldout, score: Score | None):
         parts: list[tuple[torch.Tensor, ...]] = []
-        self.count, self.with_model = len(examples), score is not None
+        self.count = len(examples)
         naming = _CANDIDATES
         if score is None:
             left = [(most, {name: by[name] for name in by if name not in _OF_MODEL}) for most, by in naming]
@@ -274,11 +275,15 @@ class _Candidates:
                 )
             )
         columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        self.terms, self.of_target, self.others, self.features, self.example, self.counting = columns
+        terms, of_target, self.others, self.features, self.example, self.counting = columns
+        competing = terms[self.others]
+        spread = competing.std(0) if len(competing) > 1 else torch.zeros(len(EXPERTS))
+        self.spread = torch.where(spread > _LEAST_SPREAD, spread, torch.inf)
+        self.differences = terms - of_target[:, None]
 
     def gains(self, weights: torch.Tensor, rows: torch.Tensor) -> np.ndarray:
         """NDCG@10 of some examples."""
-        margins = torch.einsum("emk,ek->em", self.terms[rows] - self.of_target[rows][:, None], weights)
+        margins = torch.einsum("emk,ek->em", self.differences[rows], weights)
         ranks = ((margins > 0) & self.others[rows]).sum(1).numpy() + 1
         gains: np.ndarray = np.asarray(ranking_metrics(ranks, (10,))["NDCG@10"])
         return gains
@@ -293,10 +298,8 @@ def _constant(weights: Mapping[str, float], features: int) -> torch.Tensor:
 
 def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Weights (features, experts) that make the targets of some examples most likely among their candidates."""
-    spread = candidates.terms[candidates.others].std(0)
-    spread = torch.where(spread > _LEAST_SPREAD, spread, torch.inf)  # what is always the same orders nothing
-    differences = candidates.terms[rows] - candidates.of_target[rows][:, None]
-    is_candidate, counting, described = candidates.others[rows], candidates.counting[rows], features[rows]
+    differences, is_candidate = candidates.differences[rows], candidates.others[rows]
+    counting, described = candidates.counting[rows], features[rows]
     weights = torch.zeros(features.shape[1], len(EXPERTS), requires_grad=True)
     penalties = torch.full((features.shape[1], 1), _PENALTY_OF_FEATURES)
     penalties[0] = _PENALTY
@@ -304,7 +307,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        margins = torch.einsum("emk,ek->em", differences, described @ (weights / spread))
+        margins = torch.einsum("emk,ek->em", differences, described @ (weights / candidates.spread))
         margins = torch.cat([torch.zeros(len(rows), 1), margins.masked_fill(~is_candidate, -torch.inf)], 1)
         total = (counting * margins.logsumexp(1)).sum() + (penalties * weights.square()).sum()
         value = total / len(rows)
@@ -312,7 +315,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
         return value
 
     optimizer.step(loss)
-    return weights.detach() / spread
+    return weights.detach() / candidates.spread
 
 
 @dataclass(frozen=True)
@@ -390,24 +393,27 @@ def _fit(experts: Experts, candidates: _Candidates, examples: _Heldout, score: S
     raw = candidates.features
     mean, spread = raw.mean(0), raw.std(0, correction=0)
     mean[0], spread[0] = 0, 1
-    spread = torch.where(spread > 1e-6, spread, torch.inf)  # what is always the same tells nothing
+    spread = torch.where(spread > _LEAST_SPREAD, spread, torch.inf)  # what is always the same tells nothing
     features = (raw - mean) / spread
     everything = torch.arange(len(raw))
     plain = _constant(_COUNTS_ALONE if score is None else _MODEL_ALONE, features.shape[1])
     distinct = candidates.count // examples.rounds
     fold = candidates.example % distinct * _FOLDS // distinct
-    gains = np.stack([candidates.gains(features @ plain, everything)] * 2)
+    gains = np.zeros((2, len(raw)))  # by plain weights, and by fitted ones
+    gains[0] = candidates.gains(features @ plain, everything)
     for number in progress(range(_FOLDS), "fitting experts", unit="parts"):
         inside, outside = (fold == number).nonzero()[:, 0], (fold != number).nonzero()[:, 0]
         gains[1, inside] = candidates.gains(features[inside] @ _fitted(candidates, features, outside), inside)
     best = int((gains @ candidates.counting.numpy()).argmax())
-    before, after = gains.sum(1) / candidates.count
+    before, validated = gains.sum(1) / candidates.count
     if not best and score is not None:
-        logger.info("Experts are left out: validation NDCG@10 %.4f without them, %.4f with them.", before, after)
+        logger.info("Experts are left out: validation NDCG@10 %.4f without them, %.4f with them.", before, validated)
         return None
     if score is not None:
         logger.info(
-            "Validation NDCG@10 %.4f without experts, %.4f with them, by weights of other examples.", before, after
+            "Validation NDCG@10 %.4f without experts, %.4f with them, by weights of other examples.",
+            before,
+            validated,
         )
     standard = _fitted(candidates, features, everything) if best else plain
     weights = standard / spread[:, None]
@@ -419,7 +425,7 @@ def _fit(experts: Experts, candidates: _Candidates, examples: _Heldout, score: S
         least=raw.min(0).values.tolist(),
         most=raw.max(0).values.tolist(),
         before=round(float(before), 4),
-        after=round(float(gains[best].sum() / candidates.count), 4),
+        after=round(float(validated if best else before), 4),
         typical=standard[0].tolist(),
         gains=of_examples,
     )

@@ -14,7 +14,7 @@ from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts
 from minionerec.sid.embed.vectors import make_vectors
 
 _INTERACTION_WIDTH = 128  # of the vectors of interactions by which SIDs are compared
-_TEXT_WIDTH, _SEED = 128, 42  # of those of texts
+_TEXT_WIDTH = 128  # of those of texts
 
 
 def sid_text(
@@ -85,7 +85,7 @@ def text_likeness(texts: Sequence[str]) -> ItemLikeness:
     """Similarities and vectors of N items by TF-IDF of their texts alone."""
     words = nearest_texts(texts)
     try:
-        vectors = tfidf_svd(texts, _TEXT_WIDTH, _SEED)
+        vectors = tfidf_svd(texts, _TEXT_WIDTH, VectorSource.seed)
     except DataError:  # no item has a text
         vectors = np.zeros((len(texts), 0), dtype=np.float32)
     return ItemLikeness(words, words, vectors)

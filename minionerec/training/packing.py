@@ -16,13 +16,14 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
 from minionerec.core.errors import DataError
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.names import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
 from minionerec.training.memory import Share
 from minionerec.training.sampling import NO_LABEL, EpochSampler
@@ -477,11 +478,11 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
             row_events[: len(known_events)] = torch.tensor(known_events)
     positions = [(row, slot) for row, example in enumerate(distilled) for slot in example["slots"] if slot >= 0]
     widths = [len(row.get("contexts") or ()) // len(row["slots"]) for row in distilled]
-    contexts = torch.full((len(positions), max(widths, default=0)), UNKNOWN, dtype=torch.long)
+    contexts = np.full((len(positions), max(widths, default=0)), UNKNOWN, dtype=np.int64)
     begin = 0
     for row, width in zip(distilled, widths, strict=True):
-        codes = torch.tensor(row.get("contexts") or (), dtype=torch.long).view(len(row["slots"]), width)
-        codes = codes[torch.tensor(row["slots"]) >= 0]
+        codes = np.array(row.get("contexts") or (), dtype=np.int64).reshape(len(row["slots"]), width)
+        codes = codes[np.array(row["slots"]) >= 0]
         contexts[begin : begin + len(codes), :width] = codes
         begin += len(codes)
     levels: list[int] = []
@@ -494,7 +495,7 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
         "histories": histories,
         "rows": torch.tensor([row for row, _ in positions], dtype=torch.long),
         "slots": torch.tensor([slot for _, slot in positions], dtype=torch.long),
-        "contexts": contexts,
+        "contexts": torch.from_numpy(contexts),
         "events": events,
         "levels": torch.tensor(levels, dtype=torch.long),
     }

@@ -9,8 +9,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.contexts import UNKNOWN, context_codes
+from minionerec.data.contexts import context_codes
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.data.rows import ranges
 from minionerec.data.windows import FlatWindows, recency_weights, varied_windows
 from minionerec.models.backbone.bundle import Bundle

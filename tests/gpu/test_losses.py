@@ -12,7 +12,7 @@ from trl.trainer.utils import add_fused_lm_head
 from minionerec.contrib.generative_baselines.config import TigerTrainConfig
 from minionerec.contrib.generative_baselines.tiger import build_tiger
 from minionerec.contrib.generative_baselines.train_tiger import adafactor, collate, row_losses
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.names import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.sequential.registry import MODELS, build_model

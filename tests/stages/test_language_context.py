@@ -11,8 +11,8 @@ from support.training import catalogue_config, grpo_config, make_inputs, sft_con
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.trie import Trie

@@ -24,8 +24,8 @@ from support.training import (
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.nn.context import UNSOLD

@@ -44,10 +44,10 @@ def test_examples_of_several_blocks_are_those_of_one(demo, tmp_path, max_len, pa
         corpus = Corpus.load(demo, block)
         assert (corpus.n_blocks > 1) == (block > 0)
         examples = TrainingExamples.of(corpus, max_len, padding, all_positions=all_positions, folder=folder)
-        histories, targets, *_ = examples.batch(np.arange(len(examples)), torch.device("cpu"), False)
+        histories, targets, *_ = examples.batch(np.arange(len(examples)), torch.device("cpu"))
         found.append(sorted(zip(histories.tolist(), targets.tolist(), strict=True)))
     assert found[0] == found[1] == found[2]
-    assert isinstance(examples.batch(np.array([7, 3]), torch.device("cpu"), False)[0], torch.Tensor)
+    assert isinstance(examples.batch(np.array([7, 3]), torch.device("cpu"))[0], torch.Tensor)
 
 
 @pytest.mark.parametrize("kind", ["step", pytest.param("write", marks=pytest.mark.slow)])

@@ -6,7 +6,7 @@ from itertools import accumulate
 import torch
 from torch import nn
 
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.names import UNKNOWN
 
 HIDDEN_SHARE = 0.1
 """Share of each feature's codes that are hidden in training, so that a request may leave any out."""
@@ -31,7 +31,7 @@ class CodeTable(nn.Module):
     """Rows of a table for each code of several request features, feature after feature.
 
     Args:
-        sizes: Number of codes of each of F features, `minionerec.data.contexts.UNKNOWN` among them.
+        sizes: Number of codes of each of F features, `minionerec.data.names.UNKNOWN` among them.
     """
 
     def __init__(self, sizes: Sequence[int]):

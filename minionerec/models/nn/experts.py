@@ -149,7 +149,7 @@ class Experts(nn.Module):
         num_items: Number of items, N.
         num_transitions: Number of pairs of items with transition counts.
         num_neighbours: Number of stored similarities of items.
-        num_ease: Number of stored weights of EASE.
+        num_ease: Number of stored weights of EASE of each item, K.
         width: Width of the items' vectors, D.
 
     Attributes:
@@ -169,7 +169,6 @@ class Experts(nn.Module):
     text_offsets: torch.Tensor
     neighbours: torch.Tensor
     similarities: torch.Tensor
-    ease_offsets: torch.Tensor
     ease_items: torch.Tensor
     ease_weights: torch.Tensor
     vectors: torch.Tensor
@@ -191,9 +190,8 @@ class Experts(nn.Module):
         self.register_buffer("text_offsets", torch.zeros(num_items + 1, dtype=torch.int64))
         self.register_buffer("neighbours", torch.zeros(num_neighbours, dtype=torch.int32))
         self.register_buffer("similarities", torch.zeros(2, num_neighbours))
-        self.register_buffer("ease_offsets", torch.zeros(num_items + 1, dtype=torch.int64))
-        self.register_buffer("ease_items", torch.zeros(num_ease, dtype=torch.int32))
-        self.register_buffer("ease_weights", torch.zeros(num_ease))
+        self.register_buffer("ease_items", torch.zeros(num_items, num_ease, dtype=torch.int32))
+        self.register_buffer("ease_weights", torch.zeros(num_items, num_ease))
         self.register_buffer("vectors", torch.zeros(num_items, width))
         self.register_buffer("weights", torch.zeros(len(FEATURES), len(EXPERTS)))
         self.register_buffer("least", torch.zeros(len(FEATURES)))
@@ -208,7 +206,7 @@ class Experts(nn.Module):
         repeats: np.ndarray,
         items: np.ndarray,
         alike: ItemLikeness,
-        ease: csr_array,
+        ease: tuple[np.ndarray, np.ndarray],
     ) -> "Experts":
         """Create experts from counts of the training targets, with weights that select the model alone.
 
@@ -219,9 +217,10 @@ class Experts(nn.Module):
             repeats: float32 (N,), logarithm of the repeat rate of an item in the history, relative to all items.
             items: float32 (N, 4), result of `item_features`.
             alike: Similarities of the items.
-            ease: (N, N), weights of EASE: entry (i, j) is that of item i in the history for item j.
+            ease: Weights of EASE, of each item in a history for others: which these are, int32 (N, K), and float32
+                (N, K).
         """
-        experts = cls(len(repeats), transitions[0].nnz, alike.by_all.nnz, ease.nnz, alike.vectors.shape[1])
+        experts = cls(len(repeats), transitions[0].nnz, alike.by_all.nnz, ease[0].shape[1], alike.vectors.shape[1])
         for buffer, values in (
             (experts.offsets, transitions[0].indptr),
             (experts.followers, transitions[0].indices),
@@ -232,9 +231,8 @@ class Experts(nn.Module):
             (experts.text_offsets, alike.by_all.indptr),
             (experts.neighbours, alike.by_all.indices),
             (experts.similarities, np.stack([alike.by_all.data, alike.by_text.data])),
-            (experts.ease_offsets, ease.indptr),
-            (experts.ease_items, ease.indices),
-            (experts.ease_weights, ease.data),
+            (experts.ease_items, ease[0]),
+            (experts.ease_weights, ease[1]),
             (experts.vectors, alike.vectors),
         ):
             buffer.copy_(torch.from_numpy(values))
@@ -251,8 +249,8 @@ class Experts(nn.Module):
             KeyError: If a tensor is missing.
             RuntimeError: If a tensor is unknown, or of another shape than the others imply.
         """
-        lengths = (len(state[name]) for name in ("repeats", "followers", "neighbours", "ease_items"))
-        experts = cls(*lengths, state["vectors"].shape[-1])
+        items, transitions, neighbours = (len(state[name]) for name in ("repeats", "followers", "neighbours"))
+        experts = cls(items, transitions, neighbours, state["ease_items"].shape[-1], state["vectors"].shape[-1])
         experts.load_state_dict(state)
         return experts
 
@@ -280,11 +278,11 @@ class Experts(nn.Module):
         for what, offsets, others in (
             ("counts", self.offsets, self.followers),
             ("similarities", self.text_offsets, self.neighbours),
-            ("weights of EASE", self.ease_offsets, self.ease_items),
         ):
             if offsets[0].item() != 0 or offsets[-1].item() != len(others) or bool((offsets.diff() < 0).any()):
                 return f"the offsets of its experts do not split {len(others)} {what} by {len(self.repeats)} items"
-            if len(others) and not 0 <= int(others.min()) <= int(others.max()) < len(self.repeats):
+        for items in (self.followers, self.neighbours, self.ease_items):
+            if items.numel() and not 0 <= int(items.min()) <= int(items.max()) < len(self.repeats):
                 return f"its experts name items beyond its {len(self.repeats)}"
         return None
 
@@ -364,11 +362,13 @@ class Experts(nn.Module):
         yield unseen * rare
         yield unsold * unseen
         yield unsold * seen
-        decay = (LONG_DECAY ** back.clamp(min=0) * ((past > 0) & (back >= 0) & (back < LONG_REACH))).to(log_probs.dtype)
-        yield torch.log(self._ease(past, decay, log_probs) * unseen + NO_EASE)
-        newest = items.gather(1, slot[:, None])
-        for which, weight in ((newest, torch.ones_like(newest, dtype=log_probs.dtype)), (past, decay)):
-            yield self._cosines(which, weight) * unseen
+        steps = torch.arange(min(LONG_REACH, past.shape[1]), device=past.device)
+        column = slot[:, None] + past.shape[1] - items.shape[1] - steps
+        newest = past.gather(1, column.clamp(min=0)) * (column >= 0)  # (P, S), from the newest item on
+        decay = (LONG_DECAY**steps * (newest > 0)).to(log_probs.dtype)
+        yield torch.log(self._ease(newest, decay, log_probs) * unseen + NO_EASE)
+        for count in (1, len(steps)):
+            yield self._cosines(newest[:, :count], decay[:, :count]) * unseen
 
     def forward(
         self,
@@ -429,17 +429,15 @@ class Experts(nn.Module):
         weight = TEXT_DECAY ** (slot[position] - column).to(like.dtype)
         yield torch.log1p(zeros.index_add(0, cell, by_text * weight[owner]) / NO_TEXT).view_as(like)
 
-    def _ease(self, past: torch.Tensor, decay: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Weights of EASE for each item, summed over a past (P, T) with its decay: float32 (P, N)."""
-        position, column = (decay > 0).nonzero(as_tuple=True)
-        owner, index = rows_of(self.ease_offsets, past[position, column] - 1)
-        cell = position[owner] * like.shape[1] + self.ease_items[index].long()
-        zeros = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
-        return zeros.index_add_(0, cell, decay[position, column][owner] * self.ease_weights[index]).view_as(like)
+    def _ease(self, items: torch.Tensor, decay: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Weights of EASE for each item, summed over items (P, S) with their decay: float32 (P, N)."""
+        index = (items - 1).clamp(min=0)
+        weights = self.ease_weights[index].to(like.dtype) * decay[..., None]
+        return torch.zeros_like(like).scatter_add_(1, self.ease_items[index].long().flatten(1), weights.flatten(1))
 
-    def _cosines(self, past: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
-        """Cosine of each item and of the sum of a past (P, T) with its decay: float32 (P, N)."""
-        vectors = self.vectors[(past - 1).clamp(min=0)] * (decay * (past > 0))[..., None]
+    def _cosines(self, items: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
+        """Cosine of each item's vector and of the sum of those of items (P, S) with their decay: float32 (P, N)."""
+        vectors = self.vectors[(items - 1).clamp(min=0)] * decay[..., None]
         return nn.functional.normalize(vectors.sum(1), dim=1) @ self.vectors.T
 
     def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> Iterator[torch.Tensor]:

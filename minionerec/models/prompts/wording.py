@@ -13,7 +13,8 @@ import yaml
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import read_yaml
-from minionerec.data.contexts import OF_TIMES, UNKNOWN, RequestFeature
+from minionerec.data.contexts import OF_TIMES, RequestFeature
+from minionerec.data.names import UNKNOWN
 
 SPECIALS = ("bos", "eos")
 PROMPT_FIELDS: dict[str, tuple[str, ...]] = {

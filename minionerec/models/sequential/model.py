@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.utils.parametrize import register_parametrization
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.contexts import UNKNOWN, RequestFeature
+from minionerec.data.contexts import RequestFeature
+from minionerec.data.names import UNKNOWN
 from minionerec.data.rows import Side
 from minionerec.models.nn.context import ContextStates
 from minionerec.models.nn.layers import (

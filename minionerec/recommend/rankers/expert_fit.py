@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from minionerec.core.log import get_logger
-from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
 from minionerec.models.decoding.beam import BeamResult

@@ -6,7 +6,8 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.data.contexts import UNKNOWN, RequestFeature, context_codes
+from minionerec.data.contexts import RequestFeature, context_codes
+from minionerec.data.names import UNKNOWN
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.candidates import CandidateGroups

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.data.contexts import GAP, UNKNOWN, RequestFeature, chosen_features
+from minionerec.data.contexts import GAP, RequestFeature, chosen_features
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from minionerec.core.log import get_logger, progress
-from minionerec.data.contexts import UNKNOWN, RequestFeature
+from minionerec.data.contexts import RequestFeature
+from minionerec.data.names import UNKNOWN
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots

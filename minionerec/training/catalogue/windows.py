@@ -10,8 +10,9 @@ from numpy.lib.format import open_memmap
 from scipy.sparse import csr_array
 
 from minionerec.core.errors import DataError
-from minionerec.data.contexts import UNKNOWN, RequestFeature, context_codes, corpus_codes
+from minionerec.data.contexts import RequestFeature, context_codes, corpus_codes
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.data.rows import SplitExamples
 from minionerec.data.transitions import count_transitions
 from minionerec.data.windows import FlatWindows, padded_events, padded_windows, recency_of

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from minionerec.data.contexts import UNKNOWN, context_codes
+from minionerec.data.contexts import context_codes
+from minionerec.data.names import UNKNOWN
 from minionerec.data.protocols import Protocol
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked

@@ -16,8 +16,9 @@ from torch.nn.utils.parametrize import cached
 from minionerec.core.artefacts import atomic_write
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import NO_CLOCK, Clock, get_logger, progress
-from minionerec.data.contexts import UNKNOWN, RequestFeature, context_codes, corpus_codes
+from minionerec.data.contexts import RequestFeature, context_codes, corpus_codes
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.data.order import block_order, default_buffer, in_batches
 from minionerec.data.protocols import Protocol
 from minionerec.data.rows import Side, SplitExamples, mapped

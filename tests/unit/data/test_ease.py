@@ -18,11 +18,11 @@ def test_sets_are_counted_by_pairs():
 def test_the_largest_positive_weights_of_each_row_are_kept(most):
     weights = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
     weights[3] = -1
-    table = largest_weights(weights, most)
-    for row, kept in zip(weights, table.toarray(), strict=True):
-        least = np.sort(row)[-min(most, 5)]
-        assert kept.tolist() == np.where((row >= least) & (row > 0), row, 0).tolist()
-    assert table.has_sorted_indices and table.dtype == np.float32
+    columns, values = largest_weights(weights, most)
+    assert columns.shape == values.shape == (5, min(most, 5))
+    for row, kept, own in zip(weights, columns, values, strict=True):
+        assert len(set(kept)) == len(kept) and own.tolist() == row[kept].clip(min=0).tolist()
+        assert sorted(own) == sorted(np.sort(row)[-len(kept) :].clip(min=0))
 
 
 def test_weights_predict_a_set_from_the_rest_of_it():

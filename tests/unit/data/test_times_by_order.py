@@ -14,9 +14,9 @@ from support.small_corpus import write_published
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.contexts import UNKNOWN, corpus_codes
+from minionerec.data.contexts import corpus_codes
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import SPLITS
+from minionerec.data.names import SPLITS, UNKNOWN
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, times_by_order

@@ -30,7 +30,7 @@ class CatalogueConfig(PreTrainedConfig):
         experts: Whether experts are pooled with the model's probabilities (`minionerec.models.nn.experts`).
         num_expert_counts: Number of transition counts of the experts.
         num_expert_neighbours: Number of text similarities of the experts.
-        num_expert_ease: Number of their weights of EASE.
+        num_expert_ease: Number of their weights of EASE of each SID.
         expert_width: Width of their vectors of SIDs.
         num_transitions: Number of stored transition counts, E; 0 without.
         reach: Largest distance, in items, of counted pairs.

@@ -172,15 +172,14 @@ def grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, start
     """
     number, size = indices_among(after, before), len(after)
     state = {name: value.cpu() for name, value in experts.state_dict().items()}
-
-    def renumbered(offsets: torch.Tensor, columns: torch.Tensor, values: torch.Tensor) -> csr_array:
-        pairs = np.repeat(number, offsets.diff().numpy()), number[columns.numpy()]
-        table = coo_array((values.numpy(), pairs), shape=(size, size)).tocsr()
+    leaders = np.repeat(number, state["offsets"].diff().numpy())
+    pairs = (leaders, number[state["followers"].numpy()])
+    tables = [coo_array((counts, pairs), shape=(size, size)).tocsr() for counts in state["counts"].numpy()]
+    for table in tables:
         table.sort_indices()
-        return table
-
-    tables = [renumbered(state["offsets"], state["followers"], counts) for counts in state["counts"]]
-    ease = renumbered(*(state[name] for name in ("ease_offsets", "ease_items", "ease_weights")))
+    kept = state["ease_items"].shape[1]
+    ease = np.zeros((size, kept), dtype=np.int32), np.zeros((size, kept), dtype=np.float32)
+    ease[0][number], ease[1][number] = number[state["ease_items"].numpy()], state["ease_weights"].numpy()
     popularity = np.zeros((2, size), dtype=np.float32)
     if start == "neighbours":
         logs = (state["popularity"] + NO_SALE).log().T

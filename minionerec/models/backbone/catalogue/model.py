@@ -624,7 +624,7 @@ def build_catalogue(
     config.experts = experts is not None
     config.num_expert_counts = 0 if experts is None else len(experts.followers)
     config.num_expert_neighbours = 0 if experts is None else len(experts.neighbours)
-    config.num_expert_ease = 0 if experts is None else len(experts.ease_items)
+    config.num_expert_ease = 0 if experts is None else experts.ease_items.shape[1]
     config.expert_width = 0 if experts is None else experts.vectors.shape[1]
     # A vector for each prefix except the whole SID, and for the last code by itself.
     prefixes = [np.unique(distinct[:, :end], axis=0, return_inverse=True)[1] for end in range(1, config.levels)]

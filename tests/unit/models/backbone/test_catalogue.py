@@ -13,7 +13,7 @@ from support.gaps import LATER, SAME
 from transformers import AutoModelForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.names import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.decoding.beam import beam_search, sample_search

@@ -7,7 +7,7 @@ from support.catalogue import random_catalogue
 from support.decoding import token_ids
 from support.gaps import LATER, SAME
 
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.names import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue.model import prompt_contexts, read_tokens
 from minionerec.models.decoding.trie import Trie

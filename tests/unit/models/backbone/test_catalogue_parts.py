@@ -10,7 +10,7 @@ from support.decoding import token_ids
 from support.devices import same_lists
 from support.gaps import LATER, SAME
 
-from minionerec.data.contexts import UNKNOWN
+from minionerec.data.names import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.tower import SidBlock

@@ -10,8 +10,8 @@ from support.gaps import GAP, LATER, SAME, gap_codes, make_gap_corpus
 from support.histories import sequential_model
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.recommend.rankers.load import sequential_assistant

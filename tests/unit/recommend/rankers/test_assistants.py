@@ -8,8 +8,8 @@ from support.gaps import GAP, LATER, SAME
 from support.store import shared
 
 from minionerec.core.errors import DataError
-from minionerec.data.contexts import UNKNOWN
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import UNKNOWN
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_assistant, load_ranker
 from minionerec.recommend.rankers.protocol import Queries

@@ -11,7 +11,8 @@ from support.examples import in_blocks, sid_windows
 from support.gaps import GAP, LATER, SAME, gap_codes
 from support.small_corpus import random_corpus
 
-from minionerec.data.contexts import UNKNOWN, RequestFeature
+from minionerec.data.contexts import RequestFeature
+from minionerec.data.names import UNKNOWN
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
 from minionerec.models.nn.context import HIDDEN_SHARE, UNSOLD, hidden
 from minionerec.sid.table import SidTable
