@@ -9,8 +9,8 @@ import pandas as pd
 
 from minionerec.core.errors import ConfigError, shown, truncate
 from minionerec.core.log import get_logger
-from minionerec.data.contexts import OF_TIMES, UNKNOWN
-from minionerec.data.names import CATEGORY, IGNORE, NUMBER, TAGS, TEXT, TIME
+from minionerec.data.contexts import OF_TIMES
+from minionerec.data.names import CATEGORY, IGNORE, NUMBER, TAGS, TEXT, TIME, UNKNOWN
 from minionerec.data.roles import column_role
 
 log = get_logger(__name__)

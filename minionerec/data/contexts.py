@@ -139,8 +139,8 @@ class RequestFeature:
         """
         if self.name in rows.contexts and self.name not in OF_TIMES:
             stored = rows.contexts[self.name]
-            codes = [UNKNOWN, *(self.code(value) for value in stored.values)]
-            return np.array(codes, dtype=np.int16)[stored.codes]
+            of_values: np.ndarray = np.array([UNKNOWN, *(self.code(value) for value in stored.values)], dtype=np.int16)
+            return of_values.take(stored.codes)
         if rows.times is None or self.name not in OF_TIMES:
             return np.full(len(rows), UNKNOWN, dtype=np.int16)
         return self.of_times(rows.times.time, rows.times.previous)
