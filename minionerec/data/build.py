@@ -4,9 +4,9 @@ The tables of the statements are described in `minionerec.data.engines.statement
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ from minionerec.core.log import get_logger, progress
 from minionerec.data.audit import OrderAudit, audit_of_signs
 from minionerec.data.chains import Chains, concatenated
 from minionerec.data.checks import check_filled
+from minionerec.data.context_columns import ContextColumn, codes_of, is_told_by_items, report, values_problem
+from minionerec.data.contexts import UNKNOWN_NAME
 from minionerec.data.corpus import Corpus, id_ranks, write_items
 from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.statements import Borders, Sequences
 from minionerec.data.filters import parse_time, year_before
 from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
+from minionerec.data.rows import StoredCodes
 from minionerec.data.shards import ShardWriter, count_shards
 from minionerec.data.source import InteractionBatch, InteractionSource
 from minionerec.data.units import SECOND
@@ -42,7 +45,8 @@ BATCHES = pa.schema(
         "event": pa.int16(),
     }
 )
-"""The table that the batches of a source are handed over as; one of the two times is null, and events may be."""
+"""The table that the batches of a source are handed over as; one of the two times is null, and events may be. Columns
+that may be request features follow."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,12 @@ class BuiltCorpus:
             `items_without_title`; `items_without_description`; `items_without_interactions`; `interactions`, and of
             those left out `interactions_outside_window` and `interactions_outside_core`; for valid and test
             `{split}_cold_targets`, examples whose target is that of no training example, and `{split}_new_users`,
-            examples whose user has no training example; `full_histories`, those with `max_history` items;
+            examples whose user has no training example; `context_values`, the names of the values of each request
+            feature that is a column of the interactions; `full_histories`, those with `max_history` items;
             `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps); `split`; `max_history`;
             `window_start_year` where "widen_window" is set; `rows_left_out` where valid and test were thinned.
         audit: Statistics of the source's own order within ties.
+        contexts: The columns of interactions that are request features, by name.
     """
 
     engine: Engine
@@ -77,14 +83,15 @@ class BuiltCorpus:
     max_history: int
     counts: Mapping[str, Any]
     audit: OrderAudit
+    contexts: Mapping[str, ContextColumn] = field(default_factory=dict)
 
     def sequences(self, shards: int = 1) -> Iterator[tuple[int, Chains]]:
         """Shard and whole sequences of it, part by part: users with an example, by shard and user (UTF-8)."""
         users = statements.listed(shards, self.engine.hexadecimal(statements.SHARD_DIGITS))
         ids = self.engine.stream(f"SELECT shard, user_id FROM ({users}) AS l ORDER BY shard, user_key")
-        return _whole_sequences(
-            self.engine.stream(self.borders.sequences(users, "targets" in self.counts)), ids, self.timed
-        )
+        further = ["event"] * ("targets" in self.counts) + [each.column for each in self.contexts.values()]
+        batches = self.engine.stream(self.borders.sequences(users, further))
+        return _whole_sequences(batches, ids, self.timed, self.contexts)
 
     def chains(self) -> Chains:
         """All sequences in memory."""
@@ -118,14 +125,18 @@ class BuiltCorpus:
         shards = count_shards(self.size)
         parts, held = self.sequences(shards), None
         for number in progress(range(shards), "writing sequences", unit="shards"):
-            with ShardWriter(folder, number, timed=self.timed, events="targets" in self.counts) as writer:
+            given = {"timed": self.timed, "events": "targets" in self.counts}
+            with ShardWriter(folder, number, **given, contexts=self.contexts) as writer:
                 while (held := held or next(parts, None)) is not None and held[0] == number:
                     writer.write(held[1])
                     held = None
 
 
 def _whole_sequences(
-    batches: Iterable[pa.RecordBatch], users: Iterator[pa.RecordBatch], timed: bool
+    batches: Iterable[pa.RecordBatch],
+    users: Iterator[pa.RecordBatch],
+    timed: bool,
+    contexts: Mapping[str, ContextColumn],
 ) -> Iterator[tuple[int, Chains]]:
     """The parts of `BuiltCorpus.sequences`, of batches that may split a sequence, and of their users."""
     rest: pa.Table | None = None
@@ -136,7 +147,7 @@ def _whole_sequences(
         while len(known) < len(begins):
             known = pa.concat_tables([known, pa.Table.from_batches([next(users)]).cast(known.schema)])
         own, known = known[: len(begins)], known[len(begins) :]
-        return _chains(table, begins, own, timed)
+        return _chains(table, begins, own, timed, contexts)
 
     for batch in batches:
         table = pa.Table.from_batches([batch])
@@ -155,14 +166,18 @@ def _begins(table: pa.Table) -> np.ndarray:
     return np.flatnonzero(np.diff(table["user_key"].to_numpy(), prepend=-1))
 
 
-def _chains(table: pa.Table, begins: np.ndarray, users: pa.Table, timed: bool) -> Iterator[tuple[int, Chains]]:
+def _chains(
+    table: pa.Table, begins: np.ndarray, users: pa.Table, timed: bool, contexts: Mapping[str, ContextColumn]
+) -> Iterator[tuple[int, Chains]]:
     """The sequences of a part, shard by shard."""
     shards = users["shard"].to_numpy()
     offsets = np.append(begins, len(table))
     names = {"item_index": np.int32, "time": np.int64, "example": np.int32, "split": np.int8}
     items, times, examples, splits = (table[name].to_numpy().astype(kind) for name, kind in names.items())
     events = table["event"].to_numpy().astype(np.int16) if "event" in table.column_names else None
-    whole = Chains(users["user_id"].to_numpy(), offsets, items, times if timed else None, examples, splits, events)
+    codes = {name: StoredCodes(of.codes[table[of.column].to_numpy()], of.values) for name, of in contexts.items()}
+    known = times if timed else None
+    whole = Chains(users["user_id"].to_numpy(), offsets, items, known, examples, splits, events, codes)
     for number in np.unique(shards):
         yield int(number), whole.take(np.flatnonzero(shards == number))
 
@@ -185,6 +200,7 @@ def build_corpus(
     ties: str = "keep",
     max_eval_examples: int = 0,
     targets: Collection[str] = (),
+    contexts: Collection[str] = (),
     seed: int = 42,
 ) -> BuiltCorpus:
     """Filter a source's interactions, order them by time, make examples and split them.
@@ -213,18 +229,21 @@ def build_corpus(
         max_eval_examples: Examples of valid and of test at most, evenly spread over their order; the others are no
             targets, and counted as `rows_left_out`. At 0 all stay.
         targets: Names of the events that are predicted, of those of the source; all if empty.
+        contexts: Columns that the source must give as request features; others that it gives are left out where they
+            are none (`minionerec.data.context_columns`).
         seed: Seed of "shuffle".
 
     Raises:
         ConfigError: If the split, the window, `repeats` or `ties` needs times that the source lacks, or the source has
-            no event of a name in `targets`.
+            no event of a name in `targets`, or a column in `contexts` is no request feature.
         DataError: If the source cannot be read, the filters leave nothing, or a split is empty.
     """
     if repeats != "keep" and not source.timed:
         raise ConfigError(f"repeats is {repeats!r}, but {source.where} holds no times. Leave repeats out.")
     if targets and ties == "shuffle":
         raise ConfigError("ties is 'shuffle', but targets are given. Take ties 'keep' or 'together'.")
-    source_rows, reals = _hand_over(engine, source, bool(targets))
+    source_rows, reals, candidates = _hand_over(engine, source, bool(targets))
+    further = ["event"] * bool(targets) + [*candidates.values()]
     predicted = _event_numbers(source, targets) if targets else None
     repeated = _drop_repeats(engine, source_rows, bool(targets)) if repeats != "keep" else None
     source_rows -= repeated or 0
@@ -234,7 +253,7 @@ def build_corpus(
     engine.numbered("users", statements.USERS, "user_id", "user_key")
     next(steps)
     by_user = "published_order" in quirks
-    counts = _filter(engine, source, source_rows, reals, core, start, end, quirks, bool(targets))
+    counts = _filter(engine, source, source_rows, reals, core, start, end, quirks, further)
     if repeated is not None:
         counts["interactions_repeated"] = repeated
     engine.table("firsts", statements.FIRSTS)
@@ -246,6 +265,7 @@ def build_corpus(
     if predicted is not None:
         counts |= _event_counts(engine, source, targets)
     sequences = _sequences(engine, source, ticks, reals, interactions, split, ties, by_user, predicted)
+    sequences = replace(sequences, contexts=tuple(candidates.values()))
     engine.table("sequences", sequences.table())
     engine.drop("interactions")
     timed = sequences.time is not None
@@ -255,6 +275,9 @@ def build_corpus(
         _shuffle(engine, sequences, seed)
     next(steps)
     borders = _order(engine, sequences, source.where, max_eval_examples)
+    kept = _context_columns(engine, borders, source, candidates, contexts)
+    if kept:
+        counts["context_values"] = {name: list(of.values) for name, of in kept.items()}
     next(steps)
     sizes = {number: found for number, *found in engine.rows(borders.sizes(max_history))}
     examples, full, truncated = (sum(each) for each in zip(*sizes.values(), strict=True))
@@ -283,12 +306,21 @@ def build_corpus(
     next(steps, None)
     name = SPLIT_NAMES[split] + TIES[ties] + (f", targets {', '.join(targets)}" if targets else "")
     described = {**counts, "ties": ties, "order": audit.counts(), "split": name, "max_history": max_history}
-    return BuiltCorpus(engine, items, borders, int(size), timed, name, max_history, described, audit)
+    return BuiltCorpus(engine, items, borders, int(size), timed, name, max_history, described, audit, kept)
 
 
-def _hand_over(engine: Engine, source: InteractionSource, events: bool) -> tuple[int, bool]:
-    """Make `raw` of a source's interactions; how many there are, and whether their times are doubles."""
+def _hand_over(engine: Engine, source: InteractionSource, events: bool) -> tuple[int, bool, dict[str, str]]:
+    """Make `raw` of a source's interactions.
+
+    Returns:
+        How many there are, whether their times are doubles, and the columns that may be request features with those of
+        `raw`.
+    """
     count, reals = 0, False
+    batches = iter(source.batches())
+    first = next(batches, None)
+    columns_of = {name: f"context_{number}" for number, name in enumerate(() if first is None else first.contexts)}
+    schema = pa.schema([*BATCHES, *((column, pa.int16()) for column in columns_of.values())])
 
     def handed(batch: InteractionBatch) -> pa.RecordBatch:
         nonlocal count, reals
@@ -301,14 +333,51 @@ def _hand_over(engine: Engine, source: InteractionSource, events: bool) -> tuple
         else:
             columns += [times, pa.nulls(size, pa.float64())]
         columns.append(pa.nulls(size, pa.int16()) if batch.events is None else batch.events)
+        columns += [batch.contexts[name] for name in columns_of]
         count += size
-        arrays = [pa.array(each, kind) for each, kind in zip(columns, BATCHES.types, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=BATCHES)
+        arrays = [pa.array(each, kind) for each, kind in zip(columns, schema.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    engine.load("batches", BATCHES, map(handed, source.batches()))
-    engine.view("raw", statements.raw(reals, events))
+    engine.load("batches", schema, map(handed, chain([] if first is None else [first], batches)))
+    candidates = {name: of for name, of in columns_of.items() if not isinstance(source.contexts[name], str)}
+    engine.view("raw", statements.raw(reals, ["event"] * events + [*candidates.values()]))
     (kept,) = engine.row("SELECT count(*) FROM raw")
-    return kept, reals
+    return kept, reals, candidates
+
+
+def _context_columns(
+    engine: Engine,
+    borders: Borders,
+    source: InteractionSource,
+    candidates: Mapping[str, str],
+    named: Collection[str],
+) -> dict[str, ContextColumn]:
+    """The columns of interactions that are request features, by the targets of training examples.
+
+    Raises:
+        ConfigError: If one of `named` is none.
+    """
+    given = source.contexts
+    kept, problems = {}, {name: values for name, values in given.items() if isinstance(values, str)}
+    for name, column in candidates.items():
+        values = given[name]
+        rows = {int(number): int(size) for number, size in engine.rows(borders.value_counts(column))}
+        counts = {
+            values[number]: size for number, size in rows.items() if number >= 0 and values[number] != UNKNOWN_NAME
+        }
+        problem = values_problem(counts, sum(rows.values()) - sum(counts.values()))
+        if not problem:
+            several, told = engine.row(borders.told_by_items(column))
+            if not several:
+                problem = "no item recurs, which may determine it"
+            elif is_told_by_items(int(several), int(told), max(counts.values()) / sum(counts.values())):
+                problem = "the item determines it"
+        if problem:
+            problems[name] = problem
+        else:
+            kept[name] = codes_of(column, values, counts)
+    report(source.where, kept, problems, named)
+    return kept
 
 
 def _event_numbers(source: InteractionSource, targets: Collection[str]) -> list[int]:
@@ -374,7 +443,7 @@ def _filter(
     start: str | None,
     end: str | None,
     quirks: Collection[str],
-    events: bool,
+    further: Sequence[str],
 ) -> dict[str, Any]:
     """Make `interactions`, and count those left out."""
     first, last = (None if text is None else parse_time(text) for text in (start, end))
@@ -383,7 +452,7 @@ def _filter(
         timestamp = statements.seconds(timestamp, engine.divide, ticks, reals)
     while True:
         low, high = (None if timestamp is None else timestamp * ticks for timestamp in (first, last))
-        engine.table("interactions", statements.interactions(low, high, timestamp, events))
+        engine.table("interactions", statements.interactions(low, high, timestamp, further))
         (kept,) = engine.row("SELECT count(*) FROM interactions")
         counts = {"interactions_outside_window": source_rows - kept}
         if core > 1:

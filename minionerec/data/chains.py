@@ -1,13 +1,13 @@
 """Users' sequences, the form of a corpus on disk: each example is a position in one, so no item is stored twice."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import ItemEvents, SplitExamples, ranges
+from minionerec.data.rows import ItemEvents, SplitExamples, StoredCodes, joined_codes, ranges
 from minionerec.data.times import NO_TIME, RowTimes
 
 NO_INDEX = -1
@@ -26,6 +26,7 @@ class Chains:
         rows: int32 (M,), the number of the example whose target this is; `NO_INDEX` where it is no example's.
         splits: int8 (M,), the index of that example's split in `SPLITS`; `NO_INDEX` where `rows` is.
         events: int16 (M,), number of the event of each item; None where interactions have no events.
+        contexts: Name of each column of the interactions that is a request feature → its codes, of M items.
     """
 
     users: np.ndarray
@@ -35,6 +36,7 @@ class Chains:
     rows: np.ndarray
     splits: np.ndarray
     events: np.ndarray | None = None
+    contexts: Mapping[str, StoredCodes] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Number of sequences, C."""
@@ -68,8 +70,9 @@ class Chains:
             times = RowTimes(self.times[positions], newest)
         targets, starts = self.items[positions].astype(np.int32), self.offsets[owners]
         events = None if self.events is None else ItemEvents(self.events, self.events[positions])
+        contexts = {name: stored.take(positions) for name, stored in self.contexts.items()}
         owner = owners.astype(np.int32)
-        rows = SplitExamples(self.users, owner, self.items, begins, ends, targets, times, starts, events)
+        rows = SplitExamples(self.users, owner, self.items, begins, ends, targets, times, starts, events, contexts)
         return self.rows[positions].astype(np.int64), rows
 
     def _steps(self) -> np.ndarray:
@@ -87,7 +90,8 @@ class Chains:
         positions = ranges(self.offsets[:-1][chosen], self.offsets[1:][chosen])
         times = None if self.times is None else self.times[positions]
         events = None if self.events is None else self.events[positions]
-        parts = (self.items[positions], times, self.rows[positions], self.splits[positions], events)
+        contexts = {name: stored.take(positions) for name, stored in self.contexts.items()}
+        parts = (self.items[positions], times, self.rows[positions], self.splits[positions], events, contexts)
         return Chains(self.users[chosen], offsets, *parts)
 
 
@@ -110,6 +114,7 @@ def concatenated(parts: Sequence[Chains]) -> Chains:
         np.concatenate([np.zeros(0, np.int32), *(part.rows for part in parts)]),
         np.concatenate([np.zeros(0, np.int8), *(part.splits for part in parts)]),
         np.concatenate(events) if events else None,
+        joined_codes([part.contexts for part in parts]),
     )
 
 
@@ -147,6 +152,7 @@ def chain_examples(splits: Mapping[str, SplitExamples], max_history: int, togeth
 
     Where an example's history is the end of the user's newest sequence, as long as a history may be, the target
     is appended to it; else the example begins a sequence of its own, with all that is known of what the user had.
+    Codes of request features are those of targets, and unknown of other items.
 
     Args:
         splits: Split → examples, in the order in which they happened.
@@ -192,12 +198,28 @@ def chain_examples(splits: Mapping[str, SplitExamples], max_history: int, togeth
         name: [value for _, chain in flat for value in getattr(chain, name)]
         for name in ("items", "times", "rows", "splits", "events")
     }
+    numbers, split_numbers = np.array(columns["rows"], dtype=np.int32), np.array(columns["splits"], dtype=np.int8)
     return Chains(
         np.array([user for user, _ in flat], dtype=object),
         np.cumsum([0, *(len(chain.items) for _, chain in flat)]),
         np.array(columns["items"], dtype=np.int32),
         np.array(columns["times"], dtype=np.int64) if timed else None,
-        np.array(columns["rows"], dtype=np.int32),
-        np.array(columns["splits"], dtype=np.int8),
+        numbers,
+        split_numbers,
         np.array(columns["events"], dtype=np.int16) if with_events else None,
+        _codes_by_position([splits[split] for split in SPLITS], numbers, split_numbers),
     )
+
+
+def _codes_by_position(
+    parts: Sequence[SplitExamples], numbers: np.ndarray, splits: np.ndarray
+) -> dict[str, StoredCodes]:
+    """The codes of positions in sequences by those of their examples, unknown where they are the target of none."""
+    starts = np.cumsum([0, *map(len, parts)])
+    targets = splits != NO_INDEX
+    by_position = {}
+    for name, stored in joined_codes([rows.contexts for rows in parts]).items():
+        codes = np.zeros(len(numbers), dtype=np.int16)
+        codes[targets] = stored.codes[starts[splits[targets]] + numbers[targets]]
+        by_position[name] = StoredCodes(codes, stored.values)
+    return by_position

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 UNKNOWN_NAME = "unknown"
 GAP, HOUR, WEEKDAY = "gap", "hour", "weekday"
 OF_TIMES = (GAP, HOUR, WEEKDAY)
-"""Features that follow from times: the time since the newest item of the history; hour and weekday, in UTC."""
+"""Features that follow from times: the time since the newest item of the history; hour and weekday, in UTC. All others
+are columns of the interactions, of which an example has the value in the row of its target."""
 _HOUR, _DAY = 3_600, 86_400
 SESSION = 1_800
 """Largest gap within a session, seconds."""
@@ -50,7 +51,8 @@ class RequestFeature:
         name: Its name.
         values: Name of each code from 1.
         edges: Of the gap, the largest gap of each bucket but the last, seconds, ascending.
-        unit: Seconds of the unit of times; 0 where their order alone is known, so that a request's times tell nothing.
+        unit: Seconds of the unit of times; 0 where a request's times tell nothing: their order alone is known, or the
+            feature does not follow from times.
         start: Seconds since 1970 at which one of the units begins, such as midnight in the zone of the corpus.
 
     Example:
@@ -82,8 +84,11 @@ class RequestFeature:
             numbers = (*feature.edges, feature.unit, feature.start)
             fits = fits and all(type(number) is int for number in numbers) and min(feature.unit, feature.start) >= 0
             fits = fits and list(feature.edges) == sorted(set(feature.edges))
-            size = 1 + len(feature.edges) if feature.name == GAP else _SMALLEST[feature.name][0]
+            sizes = {GAP: 1 + len(feature.edges), **{name: size for name, (size, _) in _SMALLEST.items()}}
+            size = sizes.get(feature.name, max(1, len(feature.values)))
             fits = fits and len(feature.values) == len(set(feature.values)) == size
+            fits = fits and (feature.name == GAP or not feature.edges)
+            fits = fits and (feature.name in OF_TIMES or not (feature.unit or UNKNOWN_NAME in feature.values))
         except (TypeError, KeyError, ValueError):
             fits = False
         if not fits:
@@ -105,7 +110,7 @@ class RequestFeature:
         return (UNKNOWN_NAME, *self.values)
 
     def of_times(self, time: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """The codes of times of requests.
+        """The codes of times of requests, of one of `OF_TIMES`.
 
         Args:
             time: int64 (R,), seconds since 1970 of each request; `NO_TIME` where unknown.
@@ -127,8 +132,16 @@ class RequestFeature:
         return codes
 
     def of_examples(self, rows: "SplitExamples") -> np.ndarray:
-        """The codes of examples, by the times of their targets and the histories before them: int16 (R,)."""
-        if rows.times is None:
+        """The codes of examples: int16 (R,), unknown where they lack the times or the column.
+
+        Those of `OF_TIMES` follow from the times of the targets and the histories before them; others are stored, and
+        a value that the feature does not have is unknown.
+        """
+        if self.name in rows.contexts and self.name not in OF_TIMES:
+            stored = rows.contexts[self.name]
+            of_values: np.ndarray = np.array([UNKNOWN, *(self.code(value) for value in stored.values)], dtype=np.int16)
+            return of_values.take(stored.codes)
+        if rows.times is None or self.name not in OF_TIMES:
             return np.full(len(rows), UNKNOWN, dtype=np.int16)
         return self.of_times(rows.times.time, rows.times.previous)
 
@@ -148,6 +161,7 @@ class RequestFeature:
 
         Args:
             value: The name of a code; or a number: seconds of a gap, an hour from 0 to 23, a weekday from 0 (Monday).
+                Of a column of interactions any text or number, which is unknown where the feature does not have it.
 
         Raises:
             ValueError: If it has no code, with what is expected.
@@ -158,6 +172,10 @@ class RequestFeature:
         """
         if isinstance(value, str) and value in self.names:
             return self.names.index(value)
+        if self.name not in OF_TIMES:
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise ValueError(f"expected a text, such as {self.values[0]}")
+            return UNKNOWN if isinstance(value, str) else self.code(str(value))
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.name == GAP and 0 <= value < math.inf:  # False of nan
                 unit = max(1, self.unit)
@@ -175,7 +193,7 @@ class RequestFeature:
 
 
 def corpus_features(corpus: "Corpus") -> list[RequestFeature]:
-    """The request features of a corpus, by the times of its training examples.
+    """The request features of a corpus: by the times of its training examples, and columns of the interactions.
 
     The gap has the buckets of `GAP_EDGES`, of which those are merged into the next that no training example is in;
     where the order of times alone is known, whether it is 0. Hour and weekday are there where times are seconds since
@@ -213,7 +231,8 @@ def corpus_features(corpus: "Corpus") -> list[RequestFeature]:
         if unit <= _HOUR:
             features.append(RequestFeature(HOUR, tuple(map(str, range(24))), (), *clock))
         features.append(RequestFeature(WEEKDAY, WEEKDAYS, (), *clock))
-    return features
+    stored = [RequestFeature(name, tuple(values), unit=0) for name, values in corpus.context_values.items()]
+    return features + stored
 
 
 def _unit_of(newest: int, step: int) -> int:

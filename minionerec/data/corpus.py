@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -56,13 +57,20 @@ class Block:
     _windows: dict[tuple[str, int], FlatWindows] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, files: Sequence[Path], n_items: int, max_history: int, together: bool) -> "Block":
-        """Read files of sequences.
+    def read(
+        cls,
+        files: Sequence[Path],
+        n_items: int,
+        max_history: int,
+        together: bool,
+        contexts: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> "Block":
+        """Read files of sequences; `contexts` as of `minionerec.data.shards.read_shard`.
 
         Raises:
             ArtefactError: If one cannot be read.
         """
-        chains = concatenated([part for file in files for part in read_shard(file, n_items)])
+        chains = concatenated([part for file in files for part in read_shard(file, n_items, contexts)])
         rows, numbers = {}, {}
         for split in SPLITS:
             unsorted, examples = chains.split_examples(split, max_history, together)
@@ -220,7 +228,7 @@ class Corpus:
         """
         if not self.groups:
             return self._whole
-        found = Block.read(self.groups[number], self.n_items, self.max_history, self.together)
+        found = Block.read(self.groups[number], self.n_items, self.max_history, self.together, self.context_values)
         return found if len(self.trained) == 1 else found.training_on(self.trained, self._starts(self.trained))
 
     def blocks(self) -> Iterator[Block]:
@@ -285,6 +293,11 @@ class Corpus:
     def event_names(self) -> list[str]:
         """The events of interactions by number (`minionerec.data.rows.ItemEvents`); none where there are none."""
         return list(self.counts.get("event_names", ()))
+
+    @property
+    def context_values(self) -> dict[str, list[str]]:
+        """The columns of interactions that are request features, and the names of their values by code from 1."""
+        return dict(self.counts.get("context_values", {}))
 
     @property
     def has_times(self) -> bool:
@@ -459,7 +472,7 @@ class Corpus:
         if not self.groups:
             yield chain_examples(self.splits(), self.max_history, self.together)
         for file in self.files if self.groups else ():
-            yield from read_shard(file, self.n_items)
+            yield from read_shard(file, self.n_items, self.context_values)
 
     def write(self, folder: Path) -> None:
         """Write the files of a corpus into a directory."""

@@ -1,7 +1,7 @@
 """The examples of one split: users, histories, targets and times, in a few arrays."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, overload
@@ -117,6 +117,22 @@ class ItemEvents(NamedTuple):
     of_targets: np.ndarray
 
 
+class StoredCodes(NamedTuple):
+    """The codes of a request feature that is a column of the interactions.
+
+    Attributes:
+        codes: int16 (R,), number of the value from 1; 0 where it is unknown.
+        values: Name of each code from 1.
+    """
+
+    codes: np.ndarray
+    values: tuple[str, ...]
+
+    def take(self, chosen: np.ndarray | slice) -> "StoredCodes":
+        """Some of the codes, by number or by mask, in the order given."""
+        return StoredCodes(self.codes[chosen], self.values)
+
+
 @dataclass(frozen=True)
 class SplitExamples:
     """R examples of one split.
@@ -132,6 +148,7 @@ class SplitExamples:
         starts: int64 (R,): `items[starts[r] : ends[r]]` is all that is known of what the user had before, whose newest
             items are the history; None where nothing older is known.
         events: Events of items and targets; None where interactions have no events.
+        contexts: Name of each column of the interactions that is a request feature → the codes of the targets.
     """
 
     user_ids: np.ndarray
@@ -143,6 +160,7 @@ class SplitExamples:
     times: RowTimes | None = None
     starts: np.ndarray | None = None
     events: ItemEvents | None = None
+    contexts: Mapping[str, StoredCodes] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -281,6 +299,7 @@ class SplitExamples:
             times=times,
             starts=None if self.starts is None else self.starts[chosen],
             events=None if self.events is None else ItemEvents(self.events.of_items, self.events.of_targets[chosen]),
+            contexts={name: stored.take(chosen) for name, stored in self.contexts.items()},
         )
 
     def compact(self) -> "SplitExamples":
@@ -302,16 +321,14 @@ class SplitExamples:
 
 
 _COLUMNS = {"items": "int32", "begins": "int64", "ends": "int64", "targets": "int32"}
-_TIMES = {"time": "int64", "previous": "int64"}
 
 
-def mapped(parts: Iterable[SplitExamples], folder: Path | None, timed: bool) -> SplitExamples:
-    """Examples written into files, from which they are mapped, all of one user: users are not stored.
+def mapped(parts: Iterable[SplitExamples], folder: Path | None) -> SplitExamples:
+    """Histories and targets written into files, from which they are mapped, all of one user: no more is stored.
 
     Args:
         parts: As of `minionerec.data.columns.mapped_parts`.
         folder: As of `minionerec.data.columns.mapped_parts`.
-        timed: Whether they have times.
     """
 
     def columns() -> Iterator[dict[str, np.ndarray]]:
@@ -319,17 +336,23 @@ def mapped(parts: Iterable[SplitExamples], folder: Path | None, timed: bool) -> 
         for rows in parts:
             bounds = {"begins": rows.begins + start, "ends": rows.ends + start}
             start += len(rows.items)
-            times = {name: getattr(rows.times, name) for name in _TIMES if timed}
-            yield {"items": rows.items, **bounds, "targets": rows.targets, **times}
+            yield {"items": rows.items, **bounds, "targets": rows.targets}
 
-    found: dict[str, Any] = mapped_parts(folder, _COLUMNS | (_TIMES if timed else {}), columns())
-    times = RowTimes(*(found.pop(name) for name in _TIMES)) if timed else None
+    found: dict[str, Any] = mapped_parts(folder, _COLUMNS, columns())
     users = np.broadcast_to(np.int32(0), len(found["targets"]))
-    return SplitExamples(user_ids=np.array([""], dtype=object), user_numbers=users, **found, times=times)
+    return SplitExamples(user_ids=np.array([""], dtype=object), user_numbers=users, **found)
+
+
+def joined_codes(parts: Sequence[Mapping[str, StoredCodes]]) -> dict[str, StoredCodes]:
+    """The codes of all parts, one part after another, of the columns that all parts have."""
+    names = [name for name in (parts[0] if parts else ()) if all(name in part for part in parts)]
+    return {
+        name: StoredCodes(np.concatenate([part[name].codes for part in parts]), parts[0][name].values) for name in names
+    }
 
 
 def joined(parts: Sequence[SplitExamples]) -> SplitExamples:
-    """The examples of all parts, one part after another; with times and events where all parts have them."""
+    """The examples of all parts, one part after another; with times, events and contexts where all parts have them."""
     held = [part.compact() for part in parts]
     known: dict[str, int] = {}
     numbers = [np.array([known.setdefault(user, len(known)) for user in part.user_ids], np.int32) for part in held]
@@ -348,4 +371,5 @@ def joined(parts: Sequence[SplitExamples]) -> SplitExamples:
         RowTimes(*columns) if len(times) == len(held) else None,
         np.concatenate([part.firsts + size for part, size in zip(held, sizes, strict=False)]),
         ItemEvents(*(np.concatenate(flat) for flat in zip(*events, strict=True))) if with_events else None,
+        joined_codes([part.contexts for part in held]),
     )

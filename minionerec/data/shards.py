@@ -5,8 +5,9 @@ same sequences give the same bytes, however they were made.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import readable
 from minionerec.data.chains import NO_INDEX, Chains
 from minionerec.data.names import EVENTS, SPLITS
+from minionerec.data.rows import StoredCodes
 
 FOLDER = "sequences"
 GROUP = 4096
@@ -33,6 +35,7 @@ _LISTS = {
     "events": pa.int16(),
 }
 _OPTIONAL = ("times", "events")  # of a corpus all files have one, or none has
+_CODES = pa.int16()
 
 
 def count_shards(interactions: int) -> int:
@@ -51,10 +54,16 @@ def shard_files(folder: Path) -> list[Path]:
     return sorted((folder / FOLDER).glob("*.parquet"))
 
 
-def _schema(given: Collection[str]) -> pa.Schema:
-    """The columns of a file that has those of `_OPTIONAL` that are given."""
+def _schema(given: Collection[str], contexts: Iterable[str] = ()) -> pa.Schema:
+    """The columns of a file that has those of `_OPTIONAL` that are given, and codes of some request features."""
     columns = {name: kind for name, kind in _LISTS.items() if name in given or name not in _OPTIONAL}
+    columns |= {_column_of(name): _CODES for name in contexts}
     return pa.schema([("user", pa.string()), *((name, pa.list_(kind)) for name, kind in columns.items())])
+
+
+def _column_of(name: str) -> str:
+    """The column of the codes of a request feature."""
+    return f"context {name}"
 
 
 class ShardWriter:
@@ -68,21 +77,24 @@ class ShardWriter:
         number: Number of the shard.
         timed: Whether the sequences have times.
         events: Whether items have events.
+        contexts: The columns of interactions that are request features.
     """
 
-    def __init__(self, folder: Path, number: int, *, timed: bool, events: bool = False):
+    def __init__(self, folder: Path, number: int, *, timed: bool, events: bool = False, contexts: Collection[str] = ()):
         self._held: list[pa.Table] = []
-        self._schema = _schema(["times"] * timed + ["events"] * events)
+        self._contexts = contexts
+        self._schema = _schema(["times"] * timed + ["events"] * events, contexts)
         (folder / FOLDER).mkdir(exist_ok=True)
         self._writer = pq.ParquetWriter(folder / FOLDER / f"{number:05d}.parquet", self._schema, compression="zstd")
 
     def write(self, chains: Chains) -> None:
         """Take more sequences, however many; they are written in groups of `GROUP`."""
         offsets = pa.array(chains.offsets, pa.int32())
+        flat = {name: getattr(chains, name) for name in _LISTS if name in self._schema.names}
+        flat |= {_column_of(name): chains.contexts[name].codes for name in self._contexts}
         lists = {
-            name: pa.ListArray.from_arrays(offsets, pa.array(getattr(chains, name), _LISTS[name]))
-            for name in self._schema.names
-            if name != "user"
+            name: pa.ListArray.from_arrays(offsets, pa.array(values, _LISTS.get(name, _CODES)))
+            for name, values in flat.items()
         }
         self._held.append(pa.table({"user": pa.array(chains.users, pa.string()), **lists}, schema=self._schema))
         if sum(map(len, self._held)) >= GROUP:
@@ -114,26 +126,29 @@ def write_shards(folder: Path, chains: Chains) -> None:
     order = order[np.lexsort((np.arange(len(order)), shards[order]))]
     for number in range(count):
         given = {"timed": chains.times is not None, "events": chains.events is not None}
-        with ShardWriter(folder, number, **given) as writer:
+        with ShardWriter(folder, number, **given, contexts=chains.contexts) as writer:
             own = order[shards[order] == number]
             for start in range(0, len(own), GROUP):
                 writer.write(chains.take(own[start : start + GROUP]))
 
 
-def read_shard(path: Path, n_items: int) -> Iterator[Chains]:
+def read_shard(
+    path: Path, n_items: int, contexts: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Iterator[Chains]:
     """The sequences of one file, a row group at a time.
 
     Args:
         path: The file.
         n_items: Number of items, N.
+        contexts: Each column of interactions that is a request feature, and the names of its values.
 
     Raises:
         ArtefactError: If the file cannot be read, or holds no sequences of a corpus of `n_items` items.
     """
     with readable(path, remedy=REMEDY), pq.ParquetFile(path) as file:
-        given = _check_schema(path, file.schema_arrow)
+        given = _check_schema(path, file.schema_arrow, contexts)
         for group in range(file.num_row_groups):
-            yield _chains(path, file.read_row_group(group), n_items, given)
+            yield _chains(path, file.read_row_group(group), n_items, given, contexts)
 
 
 def has_times(path: Path) -> bool:
@@ -146,26 +161,28 @@ def has_times(path: Path) -> bool:
         return "times" in _check_schema(path, file.schema_arrow)
 
 
-def _check_schema(path: Path, schema: pa.Schema) -> list[str]:
+def _check_schema(path: Path, schema: pa.Schema, contexts: Collection[str] = ()) -> list[str]:
     """Check the columns of a file of sequences; which of `_OPTIONAL` it has."""
     given = [name for name in _OPTIONAL if name in schema.names]
-    for name in _schema(given).names:
+    for name in _schema(given, contexts).names:
         positions = schema.get_all_field_indices(name)
         if len(positions) != 1:
             raise ArtefactError(f"{path}: has {len(positions)} columns {name!r}; expected one. {REMEDY}")
         found = schema.field(positions[0]).type
-        fits = types.is_string(found) if name == "user" else found == pa.list_(_LISTS[name])
+        fits = types.is_string(found) if name == "user" else found == pa.list_(_LISTS.get(name, _CODES))
         if not fits:
-            what = "texts" if name == "user" else f"lists of {_LISTS[name]}"
+            what = "texts" if name == "user" else f"lists of {_LISTS.get(name, _CODES)}"
             raise ArtefactError(f"{path}: column {name!r} holds {str(found)[:60]}; expected {what}. {REMEDY}")
     return given
 
 
-def _chains(path: Path, table: pa.Table, n_items: int, given: Collection[str]) -> Chains:
+def _chains(
+    path: Path, table: pa.Table, n_items: int, given: Collection[str], contexts: Mapping[str, Sequence[str]]
+) -> Chains:
     table = table.combine_chunks()
     table.validate(full=True)
-    columns = {name: table[name].combine_chunks() for name in _schema(given).names}
-    values = {name: column.flatten() for name, column in columns.items() if name in _LISTS}
+    columns = {name: table[name].combine_chunks() for name in _schema(given, contexts).names}
+    values = {name: column.flatten() for name, column in columns.items() if name != "user"}
     for name, column in columns.items():
         if column.null_count or (name in values and values[name].null_count):
             raise ArtefactError(f"{path}: column {name!r} has missing values. {REMEDY}")
@@ -180,6 +197,7 @@ def _chains(path: Path, table: pa.Table, n_items: int, given: Collection[str]) -
         "rows": (NO_INDEX, np.iinfo(np.int32).max),
         "splits": (NO_INDEX, len(SPLITS) - 1),
         "events": (NO_INDEX, EVENTS - 1),
+        **{_column_of(name): (0, len(values_of)) for name, values_of in contexts.items()},
     }
     for name, (low, high) in spans.items():
         if name not in flat:
@@ -192,4 +210,6 @@ def _chains(path: Path, table: pa.Table, n_items: int, given: Collection[str]) -
     if ((flat["rows"] == NO_INDEX) != (flat["splits"] == NO_INDEX)).any():
         raise ArtefactError(f"{path}: 'rows' and 'splits' disagree on which positions are targets. {REMEDY}")
     users = columns["user"].to_numpy(zero_copy_only=False)
-    return Chains(users, offsets, flat["items"], flat.get("times"), flat["rows"], flat["splits"], flat.get("events"))
+    codes = {name: StoredCodes(flat[_column_of(name)], tuple(values_of)) for name, values_of in contexts.items()}
+    targets = flat["rows"], flat["splits"]
+    return Chains(users, offsets, flat["items"], flat.get("times"), *targets, flat.get("events"), codes)

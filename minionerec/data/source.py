@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -29,18 +30,21 @@ class InteractionBatch(NamedTuple):
         items: int32 (B,), rows of the item table; -1 leaves an interaction out.
         times: int64 or float64 (B,), in ticks; None where there are none.
         events: int16 (B,), numbers of the source's events; None where it has none.
+        contexts: Name of each column that may be a request feature → int16 (B,), numbers of its values, -1 where there
+            is none; all batches have the same.
     """
 
     users: pa.Array
     items: np.ndarray
     times: np.ndarray | None = None
     events: np.ndarray | None = None
+    contexts: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 class InteractionSource(Protocol):
     """Items and interactions of a reader, before any filter, in batches that are read once.
 
-    `ticks`, `counts` and `events` are known when all batches were read.
+    `ticks`, `counts`, `events` and `contexts` are known when all batches were read.
     """
 
     @property
@@ -67,6 +71,13 @@ class InteractionSource(Protocol):
     def events(self) -> Sequence[str]:
         """Names of the events by number, such as "view" and "purchase"; none where interactions have no events."""
 
+    @property
+    def contexts(self) -> Mapping[str, Sequence[str] | str]:
+        """The columns of `InteractionBatch.contexts`: the values of each by number, or why it is no request feature.
+
+        Columns that batches do not have may be among them with the reason.
+        """
+
     def batches(self) -> Iterator[InteractionBatch]:
         """The interactions, in the order of the file.
 
@@ -89,6 +100,7 @@ class Source:
         ticks: Ticks of `times` in a second; None for numbers that are a mere order.
         counts: Numbers for the manifest.
         events: See `InteractionSource`.
+        contexts: See `InteractionSource`; none.
         event_numbers: int16 (M,), the event of each interaction; None where there are none.
     """
 
@@ -101,6 +113,7 @@ class Source:
     ticks: int | None = 1
     counts: dict[str, int] = field(default_factory=dict)
     events: Sequence[str] = ()
+    contexts: Mapping[str, Sequence[str] | str] = field(default_factory=dict)
     event_numbers: np.ndarray | None = None
 
     @property

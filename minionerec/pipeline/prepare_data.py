@@ -136,6 +136,7 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
             ties=config.ties,
             max_eval_examples=config.max_eval_examples,
             targets=config.targets,
+            contexts=config.context_columns or (),
             seed=SEED,
         )
         seed = SEED if config.ties == "shuffle" else None
@@ -210,7 +211,7 @@ Reader = Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSourc
 _BUILT_IN: dict[str, Reader] = {
     "demo": lambda config, inputs, bad: read_tables(inputs["interactions"], inputs["items"], bad),
     "tables": lambda config, inputs, bad: read_tables(
-        interaction_files(config, inputs), inputs["items"], bad, **_columns(config)
+        interaction_files(config, inputs), inputs["items"], bad, contexts=config.context_columns, **_columns(config)
     ),
     **dict.fromkeys(AMAZON, _amazon),
     "movielens": lambda config, inputs, bad: read_movielens(inputs["interactions"], inputs["items"], bad),

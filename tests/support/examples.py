@@ -36,7 +36,8 @@ def in_blocks(path):
     """The corpus of an artefact, written again in several files, of which each is a block."""
     corpus, again = Corpus.load(path), Path(f"{path}_in_blocks")
     if not again.exists():
-        chains = concatenated([part for file in corpus.files for part in read_shard(file, corpus.n_items)])
+        given = corpus.n_items, corpus.context_values
+        chains = concatenated([part for file in corpus.files for part in read_shard(file, *given)])
         most, counts = max(1, len(chains.items) // 4), corpus.all_counts()
         with several_files(most), write_artefact(again, "corpus", config={}, counts=counts) as folder:
             write_corpus(folder, corpus.items, chains)

@@ -3,8 +3,10 @@
 Tables, in the order in which they are made:
 
 - `raw`: the interactions of a source that can be used. `source_row` (its index in the source's order), `user_id`,
-  `item` (row of the source's item table), `timestamp` (in ticks; 0 where there is none), and `event` (the number of
-  its event) where only some events are predicted: then this table and those of interactions made of it have it.
+  `item` (row of the source's item table), `timestamp` (in ticks; 0 where there is none), and further columns, which
+  those of interactions made of it have too: `event` (the number of its event) where only some events are predicted,
+  and `context_0`, `context_1`, … (the number of its value in a column that may be a request feature, -1 where there is
+  none).
 - `users`: `user_id`, and `user_key`, the user's number in the order of ids (UTF-8).
 - `interactions`: `source_row`, `user_key`, `item`, `timestamp` of those that pass the window and the core.
 - `firsts`: `user_key`, and `first_row`, the source row of the user's first interaction among these.
@@ -16,7 +18,7 @@ Tables, in the order in which they are made:
 - `active`: the users with an example (`Borders.known`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from minionerec.data.names import SPLITS
@@ -40,40 +42,44 @@ def real(number: float) -> str:
     return f"CAST('{number!r}' AS DOUBLE)"
 
 
-def raw(reals: bool, events: bool) -> str:
+def _with(further: Iterable[str], table: str = "") -> str:
+    """Further columns of a query, of a table where one is named."""
+    return "".join(f", {table}{name}" for name in further)
+
+
+def raw(reals: bool, further: Sequence[str]) -> str:
     """The interactions of `batches` that stay.
 
     Args:
         reals: Whether times are doubles: one batch of doubles makes all doubles, as one column of all would be.
-        events: Whether they have the column `event`.
+        further: Their further columns.
     """
     timestamp = "coalesce(real_time, CAST(whole_time AS DOUBLE))" if reals else "whole_time"
-    return (
-        f"SELECT source_row, user_id, item, {timestamp} AS timestamp{', event' * events} FROM batches WHERE item >= 0"
-    )
+    return f"SELECT source_row, user_id, item, {timestamp} AS timestamp{_with(further)} FROM batches WHERE item >= 0"
 
 
 def distinct(table: str, events: bool) -> str:
     """Interactions of a table like `raw`, of those of one user, item, timestamp (and event) the first."""
     same = f"user_id, item, timestamp{', event' * events}"
-    return f"SELECT min(source_row) AS source_row, {same} FROM {table} GROUP BY {same}"
+    firsts = f"SELECT min(source_row) AS first_row FROM {table} GROUP BY {same}"
+    return f"SELECT r.* FROM {table} r JOIN ({firsts}) AS f ON r.source_row = f.first_row"
 
 
-def interactions(first: float | None, last: float | None, timestamp: str, events: bool) -> str:
+def interactions(first: float | None, last: float | None, timestamp: str, further: Sequence[str]) -> str:
     """All interactions of `raw` in a window.
 
     Args:
         first: The first tick, included, compared as a double; open if None.
         last: The last tick, included; open if None.
         timestamp: The time that they have from then on.
-        events: Whether they have the column `event`.
+        further: Their further columns.
     """
     bounds = [] if first is None else [f"CAST(r.timestamp AS DOUBLE) >= {real(first)}"]
     bounds += [] if last is None else [f"CAST(r.timestamp AS DOUBLE) <= {real(last)}"]
     where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
     return (
         f"SELECT r.source_row, CAST(u.user_key AS INT) AS user_key, r.item, {timestamp} AS timestamp"
-        f"{', r.event' * events} FROM raw r JOIN users u ON r.user_id = u.user_id{where}"
+        f"{_with(further, 'r.')} FROM raw r JOIN users u ON r.user_id = u.user_id{where}"
     )
 
 
@@ -136,6 +142,7 @@ class Sequences:
         shuffled: Whether ties and their positions are needed.
         by_user: Whether examples of one time are in the order of their users.
         targets: Numbers of the events that are predicted; None for all interactions.
+        contexts: The columns of `interactions` that may be request features.
     """
 
     time: str | None
@@ -144,6 +151,12 @@ class Sequences:
     shuffled: bool
     by_user: bool
     targets: Sequence[int] | None = None
+    contexts: Sequence[str] = ()
+
+    @property
+    def further(self) -> list[str]:
+        """The columns of `ordered` that not every corpus has."""
+        return ["event"] * (self.targets is not None) + [*self.contexts]
 
     @property
     def extra(self) -> list[str]:
@@ -152,7 +165,8 @@ class Sequences:
             ["steps_left"] * self.last_out
             + ["first_row"] * (self.shuffled or self.by_user)
             + ["tie_size", "tie_begin"] * self.shuffled
-            + ["predicted", "event"] * (self.targets is not None)
+            + ["predicted"] * (self.targets is not None)
+            + self.further
         )
 
     @property
@@ -191,15 +205,16 @@ class Sequences:
             "tie_size": "count(*) OVER (PARTITION BY user_key, time)",
             "tie_begin": "CAST(rank() OVER (PARTITION BY user_key ORDER BY time) - 1 AS INT)",
             "predicted": "predicted",
-            "event": "event",
+            **{name: name for name in self.further},
         }
         columns |= {name: extra[name] for name in self.extra}
         made = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
         needed = "first_row" in self.extra
         first, joined = (", f.first_row", " JOIN firsts f ON n.user_key = f.user_key") if needed else ("", "")
+        first += _with(self.further, "n.")
         if self.targets is not None:
             numbers = ", ".join(map(str, self.targets))
-            first += f", n.event, CASE WHEN n.event IN ({numbers}) THEN 1 ELSE 0 END AS predicted"
+            first += f", CASE WHEN n.event IN ({numbers}) THEN 1 ELSE 0 END AS predicted"
         inner = (
             f"SELECT n.source_row, n.user_key, i.item_index, n.timestamp{first}, "
             f"{self.time or whole(0)} AS time FROM interactions n JOIN items i ON n.item = i.item{joined}"
@@ -212,11 +227,12 @@ class Sequences:
     def shuffled_table(self) -> str:
         """`sequences` with the items of each tie in the order of `draws` (`source_row`, `draw`)."""
         moved = (
-            "SELECT s.user_key, s.item_index, s.tie_begin - 1 + "
+            f"SELECT s.user_key, s.item_index{_with(self.contexts, 's.')}, s.tie_begin - 1 + "
             "row_number() OVER (PARTITION BY s.user_key, s.tie_begin ORDER BY d.draw, s.position) AS target "
             "FROM sequences s JOIN draws d ON s.source_row = d.source_row"
         )
-        rest = "".join(f", s.{name}" for name in self.extra)
+        rest = _with((name for name in self.extra if name not in self.contexts), "s.")
+        rest += "".join(f", coalesce(m.{name}, s.{name}) AS {name}" for name in self.contexts)
         return (
             "SELECT s.source_row, s.user_key, coalesce(m.item_index, s.item_index) AS item_index, s.timestamp, s.time, "
             f"s.position, s.step{rest} FROM sequences s LEFT JOIN ({moved}) AS m "
@@ -227,8 +243,8 @@ class Sequences:
         """The query of `ordered`, and its order: targets first; split by split where that is known."""
         order = [f"CASE WHEN {self._is_target} THEN 0 ELSE 1 END", *[_LAST_OUT] * self.last_out]
         order += ["timestamp", *["first_row"] * self.by_user, "source_row"]
-        event = ", event" * ("event" in self.extra)
-        return f"SELECT user_key, item_index, time, position, step{event} FROM sequences", ", ".join(order)
+        columns = f"user_key, item_index, time, position, step{_with(self.further)}"
+        return f"SELECT {columns} FROM sequences", ", ".join(order)
 
     @property
     def parts(self) -> str:
@@ -336,15 +352,37 @@ class Borders:
             f"GROUP BY {column} HAVING max(split) >= 0"
         )
 
-    def sequences(self, users: str, events: bool = False) -> str:
+    def _trained(self, column: str) -> str:
+        """How often each item is the target of a training example with each value of a column: the count is `n`."""
+        return (
+            f"SELECT item_index, {column}, count(*) AS n FROM (SELECT item_index, {column}, {self.split} AS split "
+            f"FROM ordered) AS marked WHERE split = 0 GROUP BY item_index, {column}"
+        )
+
+    def value_counts(self, column: str) -> str:
+        """The values of a column in the rows of the targets of training examples, and how often each is there."""
+        return f"SELECT {column}, sum(n) FROM ({self._trained(column)}) AS trained GROUP BY {column}"
+
+    def told_by_items(self, column: str) -> str:
+        """Training targets with a value in a column, and those with the most frequent value of their item.
+
+        Of items that have two of them or more.
+        """
+        by_item = (
+            f"SELECT sum(n) AS size, max(n) AS most FROM ({self._trained(column)}) AS trained "
+            f"WHERE {column} >= 0 GROUP BY item_index"
+        )
+        return f"SELECT sum(size), sum(most) FROM ({by_item}) AS by_item WHERE size > 1"
+
+    def sequences(self, users: str, further: Sequence[str] = ()) -> str:
         """Interactions sorted by shard, user and position.
 
         Args:
             users: The users, see `listed`.
-            events: Whether `ordered` has the column `event`.
+            further: The further columns of `ordered` that are read.
         """
         return (
-            f"SELECT o.user_key, o.item_index, o.time{', o.event' * events}, CAST({self.number} AS INT) AS example, "
+            f"SELECT o.user_key, o.item_index, o.time{_with(further, 'o.')}, CAST({self.number} AS INT) AS example, "
             f"CAST({self.split} AS TINYINT) AS split FROM ordered o JOIN ({users}) AS l ON o.user_key = l.user_key "
             "ORDER BY l.shard, o.user_key, o.position"
         )

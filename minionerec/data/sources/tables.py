@@ -13,11 +13,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 from pandas.api.extensions import ExtensionArray
 
 from minionerec.core.cells import frame_of, plain_text, texts_of
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger, progress
+from minionerec.data.context_columns import TRACKED, many_problem, name_problem, report
 from minionerec.data.files import check_file
 from minionerec.data.filters import Condition, parse_conditions
 from minionerec.data.names import COLUMNS, EVENTS, ITEM_COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
@@ -32,6 +34,7 @@ from minionerec.data.sources.table_files import (
     check_names,
     common_schema,
     kind_of,
+    plain,
     read_schema,
     readable_table,
 )
@@ -44,6 +47,9 @@ logger = get_logger(__name__)
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
 ROWS = 1 << 18
 """Rows of a parquet file that are cleaned at a time."""
+RATING = "rating"
+"""Name of a column that is no request feature without being named: it is known after the choice."""
+_NO_TEXTS = "no texts"
 
 
 def read_table(path: Path, bad: BadRows | None = None, needed: Collection[str] | None = None) -> pd.DataFrame:
@@ -158,6 +164,7 @@ class TableSource:
         time_unit: See `read_tables`.
         conditions: Conditions on the interactions.
         events: See `read_tables`.
+        contexts: See `read_tables`.
     """
 
     def __init__(
@@ -172,6 +179,7 @@ class TableSource:
         time_unit: str | None,
         conditions: Sequence[Condition] = (),
         events: bool = False,
+        contexts: Collection[str] | None = (),
     ) -> None:
         self.items, self.where = items, where
         self._index, self._path, self._item_lines = pd.Index(items["item_id"]), path, lines
@@ -180,6 +188,9 @@ class TableSource:
         self._unknown, self._unknown_count, self._lines = "", 0, 0
         self._conditions, self._left_out = conditions, 0
         self._event_numbers: dict[str, int] | None = {} if events else None
+        self._named_contexts = contexts
+        self._contexts: dict[str, dict[str, int] | str] = {}
+        self._candidates: list[str] = []
         self.ticks: int | None = SECOND
 
     @property
@@ -199,6 +210,11 @@ class TableSource:
         """See `InteractionSource`; in the order in which they first appear."""
         return tuple(self._event_numbers or ())
 
+    @property
+    def contexts(self) -> Mapping[str, Sequence[str] | str]:
+        """See `InteractionSource`; values in the order in which they first appear."""
+        return {name: of if isinstance(of, str) else tuple(of) for name, of in self._contexts.items()}
+
     def batches(self) -> Iterator[InteractionBatch]:
         """See `InteractionSource`.
 
@@ -209,8 +225,9 @@ class TableSource:
         empty, names = True, None
         for path, table in self._tables:
             if names is None:
-                names = table.attrs.get("columns", table.columns)
-                self._report_unread(names)
+                names = [str(name) for name in table.attrs.get("columns", table.columns)]
+                self._choose_contexts(names, table)
+                self._candidates = [name for name, of in self._contexts.items() if not isinstance(of, str)]
             empty = empty and not len(table)
             yield self._clean(path, table)
         if empty:
@@ -228,15 +245,68 @@ class TableSource:
                 self._unknown_count,
             )
 
-    def _report_unread(self, names: Iterable[str]) -> None:
-        """Log the columns of interactions that are not read."""
+    def _choose_contexts(self, names: Sequence[str], table: pd.DataFrame) -> None:
+        """Choose the columns that may be request features; log those that are not read where none are inferred.
+
+        Args:
+            names: All columns.
+            table: The first part, with those that were read from the file.
+
+        Raises:
+            ConfigError: If one that is named cannot be one.
+        """
         flags = [*OF_INTERACTIONS, *["event"] * (self._event_numbers is not None)]
-        read = {self._columns[flag] for flag in flags} | {condition.column for condition in self._conditions}
-        unread = [str(name) for name in dict.fromkeys(names) if name not in read]
+        of_flags = {self._columns[flag] for flag in flags}
+        read = of_flags | {condition.column for condition in self._conditions}
+        unread = [name for name in dict.fromkeys(names) if name not in read]
+        named = self._named_contexts
+        for name in unread if named is None else named:
+            self._contexts[name] = self._problem(name, names, table, of_flags) or {}
+        if named is None:  # reported with those that turn out to be none
+            return
+        report(self.where, (), {name: of for name, of in self._contexts.items() if isinstance(of, str)}, named)
+        unread = [name for name in unread if name not in named]
         if unread:
             event = self._columns["event"]
             hint = f" Without targets each row counts alike, whatever its {event!r} is." if event in unread else ""
             logger.info("%s: columns that are not read: %s.%s", self.where, truncate(", ".join(unread), 200), hint)
+
+    def _problem(self, name: str, names: Sequence[str], table: pd.DataFrame, of_flags: Collection[str]) -> str:
+        """Why a column is no request feature, as far as its name and the first part of the table tell; "" if not."""
+        problems = {
+            f"the columns are {', '.join(names)}": name not in names,
+            "it occurs twice": list(names).count(name) > 1,
+            "it is read as something else": name in of_flags,
+            "without targets each row counts alike": name == self._columns["event"],
+            "it is known after the choice": name == RATING and self._named_contexts is None,
+            name_problem(name): name_problem(name) != "",
+            _NO_TEXTS: name not in table.columns,
+        }
+        return next((problem for problem, holds in problems.items() if holds), "")
+
+    def _numbers_of(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """The numbers of the rows' values in columns that may be request features, each int16 (B,), -1 without one."""
+        numbers = {}
+        for name in self._candidates:
+            numbers[name] = np.full(len(table), -1, dtype=np.int16)
+            known = self._contexts[name]
+            if isinstance(known, str) or not len(table):
+                continue
+            try:
+                positions, cells = pd.factorize(table[name])
+                texts, wrong = texts_of(pd.Series(cells))
+            except TypeError:  # lists
+                texts, wrong = pd.Series(dtype="str"), np.ones(1, dtype=bool)
+            if wrong.any():
+                self._contexts[name] = _NO_TEXTS
+                continue
+            texts = texts.map(decoded).str.strip()
+            of_cells = [known.setdefault(text, len(known)) if text else -1 for text in texts]
+            if len(known) > TRACKED:
+                self._contexts[name] = many_problem(known)
+            else:
+                numbers[name] = np.array([*of_cells, -1], dtype=np.int16)[positions]
+        return numbers
 
     def _clean(self, path: Path, table: pd.DataFrame) -> InteractionBatch:
         """The rows of a part that have ids and a time."""
@@ -257,7 +327,8 @@ class TableSource:
             where = row_location(path, int(table.index[first]))
             self._unknown = f"{where}, column {item!r}: item {shown(table[item].iloc[first])}"
         self._unknown_count += len(unknown)
-        return InteractionBatch(pa.array(table[user], pa.string(), from_pandas=True), index, times, events)
+        users = pa.array(table[user], pa.string(), from_pandas=True)
+        return InteractionBatch(users, index, times, events, self._numbers_of(table))
 
     def _cells(self, table: pd.DataFrame, path: Path, name: str, flag: str | None) -> pd.Series:
         """The cells of a column as texts without white space around them.
@@ -323,6 +394,7 @@ def read_tables(
     time_unit: str | None = None,
     where: str = "",
     events: bool = False,
+    contexts: Collection[str] | None = (),
     columns: Mapping[str, str] = MappingProxyType({}),
 ) -> TableSource:
     """Read items, and interactions part by part; item index i is row i of the items table.
@@ -341,6 +413,7 @@ def read_tables(
             if None.
         where: Conditions that rows of interactions must meet (`minionerec.data.filters.parse_conditions`).
         events: Whether interactions have events.
+        contexts: Columns of interactions that are request features; all that may be if None.
         columns: Names of columns, by keys of `minionerec.data.names.COLUMNS`: item ids (in both tables), titles,
             descriptions, user ids, times (numbers or ISO dates), and events. Without a column of times ("") rows are in
             the order of time.
@@ -361,8 +434,12 @@ def read_tables(
     else:
         flags = (*OF_INTERACTIONS, *["event"] * events)
         named = {flag: {**COLUMNS, **columns}[flag] for flag in flags}
-        tables = _parquet_parts(files, named, [condition.column for condition in conditions])
-    return parse_tables(tables, files.where, (catalogue, Path(items)), bad, columns, time_unit, conditions, events)
+        others = [condition.column for condition in conditions]
+        if files.kind == PARQUET:
+            others += _context_names(files, contexts)
+        tables = _parquet_parts(files, named, others)
+    catalogue_file = catalogue, Path(items)
+    return parse_tables(tables, files.where, catalogue_file, bad, columns, time_unit, conditions, events, contexts)
 
 
 def parse_tables(
@@ -374,6 +451,7 @@ def parse_tables(
     time_unit: str | None = None,
     conditions: Sequence[Condition] = (),
     events: bool = False,
+    contexts: Collection[str] | None = (),
 ) -> TableSource:
     """The same as `read_tables` of tables that are already in memory, or come part by part, each with its file."""
     named = {**COLUMNS, **columns}
@@ -386,7 +464,7 @@ def parse_tables(
                     column_of(table, path, named[flag], flag)
             yield path, table
 
-    return TableSource(table, items[1], lines, where, checked(), named, bad, time_unit, conditions, events)
+    return TableSource(table, items[1], lines, where, checked(), named, bad, time_unit, conditions, events, contexts)
 
 
 def column_names(files: TableFiles, bad: BadRows) -> list[str]:
@@ -417,6 +495,19 @@ def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Pa
             first = first or list(table.columns)
             check_names(table.columns, path, first, files.files[0])
             yield path, table
+
+
+def _context_names(files: TableFiles, named: Collection[str] | None) -> list[str]:
+    """The columns of parquet files that are read for request features: those named, or all texts and truth values."""
+    if named is not None:
+        return [name for name in named if name in read_schema(files.files[0]).names]
+    schemas = [read_schema(path) for path in files.files]
+
+    def is_text(schema: pa.Schema, name: str) -> bool:
+        kind = plain(schema.field(name).type) if schema.names.count(name) == 1 else pa.null()
+        return any(of(kind) for of in (pt.is_string, pt.is_large_string, pt.is_string_view, pt.is_boolean))
+
+    return [name for name in schemas[0].names if all(is_text(schema, name) for schema in schemas)]
 
 
 def _parquet_parts(

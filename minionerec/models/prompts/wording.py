@@ -13,7 +13,7 @@ import yaml
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import read_yaml
-from minionerec.data.contexts import RequestFeature
+from minionerec.data.contexts import OF_TIMES, RequestFeature
 from minionerec.data.names import UNKNOWN
 
 SPECIALS = ("bos", "eos")
@@ -64,13 +64,13 @@ def event_token(number: int) -> str:
 
 
 def context_token(name: str, code: int) -> str:
-    """The token of a code of a request feature, from 1.
+    """The token of a code of a request feature, from 1; of a column, unlike that of any code of an SID.
 
     Example:
-        >>> context_token("gap", 2)
-        '<gap_2>'
+        >>> context_token("gap", 2), context_token("device", 1)
+        ('<gap_2>', '<context_device_1>')
     """
-    return f"<{name}_{code}>"
+    return f"<{name}_{code}>" if name in OF_TIMES else f"<context_{name}_{code}>"
 
 
 def task_of(tasks: Collection[str]) -> str:

@@ -82,6 +82,13 @@ def init_arguments(program: str) -> CommandParser:
         help="events that are predicted, such as purchase; interactions of other events are in histories alone",
     )
     parser.add_argument(
+        "--context_columns",
+        nargs="*",
+        metavar="COLUMN",
+        help="columns of the interactions that are known when a list is requested, such as device; by default all of 2 "
+        "to 256 categories that the item does not determine",
+    )
+    parser.add_argument(
         "--where", default="", metavar="CONDITION", help="condition that interactions must meet, such as 'rating >= 4'"
     )
     parser.add_argument(
@@ -125,6 +132,7 @@ def run_init(program: str) -> None:
         max_bad_rows=int(convert(options.max_bad_rows, int, "--max_bad_rows")),
         targets=convert(options.targets, list[str], "--targets"),
         where=options.where,
+        context_columns=options.context_columns,
         roles=convert(options.roles, dict[str, str], "--roles"),
         output=str(Path("runs", name)),
         columns=convert(options.columns, dict[str, str | None], "--columns"),
@@ -132,6 +140,7 @@ def run_init(program: str) -> None:
     texts = {"items": config.items, "interactions": config.interactions, "where": config.where}
     texts |= {f"columns {kind}": column for kind, column in config.columns.items()}
     texts |= {f"targets[{position}]": event for position, event in enumerate(config.targets)}
+    texts |= {f"context_columns[{position}]": name for position, name in enumerate(config.context_columns or ())}
     for key, text in texts.items():
         placeholder = PLACEHOLDER.search(text or "")
         if placeholder is not None:
@@ -149,6 +158,8 @@ def run_init(program: str) -> None:
             print(
                 f"No model reads {', '.join(unread)}; give --roles COLUMN=category (or tags, number, time) otherwise."
             )
+    if shape.contexts:
+        print(f"Request features among the columns of interactions: {', '.join(shape.contexts)}.")
     paces = measured_paces(config, shape)
     recipe = recipe_text(config, shape, name, minutes, paces)
     steps, duration = _count_steps(recipe, file), sum(_steps(shape, minutes, paces)[1].values())
@@ -230,7 +241,8 @@ def shape_of(config: PrepareConfig) -> Shape:
 
     source = read_source(config, config.local().inputs(), BadRows(config.max_bad_rows))
     with tempfile.TemporaryDirectory() as folder, started(config.engine, None, Path(folder)) as engine:
-        built = build_corpus(engine, source, split=config.split, targets=config.targets)
+        contexts = config.context_columns or ()
+        built = build_corpus(engine, source, split=config.split, targets=config.targets, contexts=contexts)
         shape = _shape(built, built.chains(), config.roles)
     if len(built.items) < FEWEST_ITEMS:
         raise ConfigError(
@@ -269,6 +281,7 @@ def _shape(built: "BuiltCorpus", sequences: "Chains", roles: Mapping[str, str]) 
         roles=column_roles(built.items, roles),
         all_targets="targets" not in built.counts,
         in_session=in_session,
+        contexts=tuple(built.contexts),
     )
 
 
@@ -374,7 +387,7 @@ def recipe_text(
     """
     chosen, times = _steps(shape, minutes, paces)
     defaults = PrepareConfig.__dataclass_fields__
-    keys = ("items", "interactions", "columns", "roles", "targets", "where", "max_bad_rows")
+    keys = ("items", "interactions", "columns", "roles", "targets", "context_columns", "where", "max_bad_rows")
     values = {key: getattr(config, key) for key in keys}
     values = {key: (value, "") for key, value in values.items() if value != default_of(defaults[key])}
     chosen["corpus"] = {**values, **chosen["corpus"]}

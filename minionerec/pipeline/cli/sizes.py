@@ -44,6 +44,7 @@ class Shape:
         roles: The further columns of the items and their roles (`minionerec.data.roles`).
         in_session: Share of the training examples that follow the item before within a session
             (`minionerec.data.contexts.share_in_session`); None where times do not tell it.
+        contexts: The columns of the interactions that are request features (`minionerec.data.context_columns`).
     """
 
     items: int
@@ -58,6 +59,7 @@ class Shape:
     all_targets: bool = True
     roles: Mapping[str, str] = field(default_factory=dict)
     in_session: float | None = None
+    contexts: tuple[str, ...] = ()
 
     @property
     def text_columns(self) -> list[str]:
@@ -187,7 +189,10 @@ def _catalogue(shape: Shape) -> ChosenSettings:
         chosen["vectors"] = ("interactions", _NO_TEXT)
     if columns := [name for name, role in shape.roles.items() if role in CODED]:
         chosen["item_columns"] = (columns, "added to the items' vectors; an item without a purchase has them too")
-    chosen["context"] = _context(shape.in_session)
+    features, why = _context(shape.in_session)
+    if shape.contexts:
+        why += "; columns of the interactions that the item does not determine, whose values requests give"
+    chosen["context"] = ([*features, *shape.contexts], why)
     if scores * towers > 2 * _SCORES:
         why = f"{shape.examples:,} examples times {shape.items:,} items are too many to score each at every step"
         chosen |= {"loss": ("sampled", why), "negatives": (1024, "")}

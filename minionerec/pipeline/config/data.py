@@ -100,6 +100,12 @@ class PrepareConfig(StageConfig):
         "tables, recbole: events that are predicted, such as [purchase]; interactions of other events are in histories "
         "and no targets; by default each interaction is a target, whatever its event",
     )
+    context_columns: list[str] | None = setting(
+        None,
+        "tables: columns of the interactions that are known when a list is requested, such as [device], kept as "
+        "request features (context of trainings); by default all of 2 to 256 categories that the item does not "
+        "determine; empty: none",
+    )
     where: str = setting(
         "",
         "tables, recbole: condition on columns of the interactions, such as 'rating >= 4' or 'event != return'; rows "
@@ -223,6 +229,7 @@ class PrepareConfig(StageConfig):
             ("columns", self.columns, WITH_COLUMNS, ()),
             ("time_unit", self.time_unit, WITH_COLUMNS, ()),
             ("targets", self.targets, WITH_COLUMNS, ()),
+            ("context_columns", self.context_columns, ("tables",), ()),
             ("where", self.where, WITH_COLUMNS, ()),
             ("max_title_words", self.max_title_words, AMAZON, ()),
         )

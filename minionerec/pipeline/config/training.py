@@ -29,7 +29,7 @@ EXPERTS = (
 )
 CONTEXT = (
     "request features that the model is conditioned on, of those that the corpus has: gap (time since the newest "
-    "item), hour and weekday (UTC)"
+    "item), hour and weekday (UTC), and columns of the interactions (context_columns of prepare-data)"
 )
 TRAINED_SPLITS = (
     "splits whose examples are trained on: train, train valid, or train valid test; with valid among them nothing is "

@@ -124,8 +124,10 @@ class TrainingExamples:
             contexts = corpus_codes(corpus, features) if features else None
             return cls(max_len, padding, None, windows, None, contexts)
         parts = (rows for _, rows in corpus.batches("train"))
-        rows = mapped(parts, folder and folder / "samples", corpus.has_times)
-        contexts = context_codes(features, rows) if features else None
+        rows = mapped(parts, folder and folder / "samples")
+        contexts = None
+        if features:
+            contexts = np.concatenate([context_codes(features, part) for _, part in corpus.batches("train")])
         return cls(max_len, padding, rows, None, users, contexts)
 
     def __len__(self) -> int:
