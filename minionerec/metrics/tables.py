@@ -8,6 +8,8 @@ from minionerec.metrics.statistics import Estimate
 
 MISSING = "-"
 MANY = 8  # recommenders beyond which a table has a row rather than a column for each
+SHOWN_AT = 10
+"""Length of the lists whose metrics a terminal shows."""
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -55,46 +57,39 @@ def format_interval(estimate: Estimate) -> str:
     return f"[{estimate.low:.4f}, {estimate.high:.4f}]"
 
 
-def metric_names(evaluations: Mapping[str, Evaluation], level: str) -> list[str]:
-    """Names of the metrics that any of the evaluations has at this level: HR by K, NDCG by K, MRR."""
+def short_metrics(evaluations: Mapping[str, Evaluation], level: str) -> list[str]:
+    """Names of the few metrics that a terminal shows: HR and NDCG at 10 items, and HR at the longest list.
+
+    Without a cutoff of 10 the largest below it is taken, or else the smallest.
+    """
     names = {name for evaluation in evaluations.values() for name in evaluation.metrics(level)}
-    kinds = ("HR", "NDCG", "MRR")
-
-    def key(name: str) -> tuple[int, int]:
-        kind, k = name.split("@")
-        return kinds.index(kind), int(k)
-
-    return sorted(names, key=key)
+    cutoffs = sorted({int(name.removeprefix("HR@")) for name in names if name.startswith("HR@")})
+    if not cutoffs:
+        return []
+    first = max((cutoff for cutoff in cutoffs if cutoff <= SHOWN_AT), default=cutoffs[0])
+    shown = [f"HR@{first}", f"NDCG@{first}", f"HR@{cutoffs[-1]}"]
+    return [name for name in dict.fromkeys(shown) if name in names]
 
 
 def format_metrics_table(
     evaluations: Mapping[str, Evaluation], level: str = "sid", title: str = "", unit: str = "SID"
 ) -> str:
-    """Metrics of several recommenders side by side, each mean with its 95 % interval.
+    """A few metrics of several recommenders (`short_metrics`), each mean with its 95 % interval: a row for each.
 
     Args:
-        evaluations: Display name to evaluation; columns are in this order.
+        evaluations: Display name to evaluation; rows are in this order.
         level: "sid" or "item": which reading of a hit.
         title: A line above the table, e.g. naming the split.
         unit: Unit of level "sid": a hit is any item that shares it with the target ("SID", "title").
-
-    Returns:
-        Lines of text: one row per metric, then invalid predictions, coverage at the largest K, and examples. With
-        many recommenders each has a row instead, and each metric a column.
     """
+    names = short_metrics(evaluations, level)
     rows = [
-        [name, *(format_estimate(evaluation.metrics(level).get(name)) for evaluation in evaluations.values())]
-        for name in metric_names(evaluations, level)
+        [label, *(format_estimate(evaluation.metrics(level).get(name)) for name in names)]
+        for label, evaluation in evaluations.items()
     ]
-    rows.append(["invalid", *(format_share(e.invalid, e.predictions) for e in evaluations.values())])
-    rows.append(["coverage", *(format_coverage(e) for e in evaluations.values())])
-    rows.append(["examples", *(f"{e.rows:,}" for e in evaluations.values())])
     reading = f"{unit}-level" if level == "sid" else "item-level"
     head = f"{title}\n" if title else ""
-    lines = [[reading, *evaluations], *rows]
-    if len(evaluations) > MANY:
-        lines = [list(column) for column in zip(*lines, strict=True)]
-    return head + text_table(lines[0], lines[1:])
+    return head + text_table([reading, *names], rows)
 
 
 def format_share(count: int | None, total: int) -> str:

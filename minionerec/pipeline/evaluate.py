@@ -139,10 +139,10 @@ def run_eval(config: EvalConfig) -> StageResult:
 
 
 def measured(output: Path, up_to_date: bool) -> StageResult:
-    """The result of a finished evaluation: its table and the content of `metrics.json`."""
-    table = (output / TABLE_FILE).read_text(encoding="utf-8").removesuffix("\n")
-    metrics = read_json(output / METRICS_FILE)
-    return StageResult(output, [*table.split("\n"), f"predictions: {output}"], metrics=metrics, up_to_date=up_to_date)
+    """The result of a finished evaluation: the first of its tables and the content of `metrics.json`."""
+    table = (output / TABLE_FILE).read_text(encoding="utf-8").split("\n\n")[0]
+    lines = [*table.splitlines(), f"All metrics and the baselines' constants: {output}"]
+    return StageResult(output, lines, metrics=read_json(output / METRICS_FILE), up_to_date=up_to_date)
 
 
 def _name(ranker: Ranker, method: str, otherwise: str) -> str:

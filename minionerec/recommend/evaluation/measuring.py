@@ -110,7 +110,7 @@ class Measured:
         metrics: dict[str, Any] = {"split_rule": self.corpus.split, **self._about(), **about, "resampled": USERS}
         metrics |= {"recommenders": entries} | ({} if unit == "SID" else {"sid_means": unit})
         write_json(folder / METRICS_FILE, metrics)
-        (folder / TABLE_FILE).write_text("\n".join(tables) + "\n", encoding="utf-8")
+        (folder / TABLE_FILE).write_text("\n\n".join(tables) + "\n", encoding="utf-8")
 
 
 def measure(

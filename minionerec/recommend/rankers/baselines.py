@@ -1217,7 +1217,6 @@ def make_baselines(
         if not rows.masked or name != RECENT
     }
     chosen = replace(chosen, valid=valid)
-    logger.info("Baselines: %s.", "; ".join(chosen.sentences()))
     return chosen, rankers
 
 
