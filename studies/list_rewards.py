@@ -16,7 +16,7 @@ mixture of two weights that has the same HR@10 and the most of what is measured.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +34,23 @@ from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.statistics import bootstrap_interval, paired_differences
 from minionerec.metrics.tables import markdown_table
-from minionerec.pipeline.grpo import item_values
+from minionerec.metrics.values import (
+    CUTOFF,
+    HR,
+    VALUE,
+    VALUE_WEIGHTS,
+    Metrics,
+    at_equal_hr,
+    best_items,
+    by_value,
+    distinct_lists,
+    item_values,
+)
 from minionerec.training.rewards import is_rare
 
-CUTOFF = 10
-VALUE_WEIGHTS = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5)
 LABEL_WEIGHTS = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 20)
 TEMPERATURES = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1)
-HR, VALUE, LABELS, RARE = "HR@10", "value@10", "labels@10", "rare@10"
-Metrics = Mapping[str, np.ndarray]
+LABELS, RARE = "labels@10", "rare@10"
 
 
 @dataclass(frozen=True)
@@ -60,24 +68,11 @@ class Candidates:
     @classmethod
     def of(cls, predictions: Predictions) -> "Candidates":
         """Those of predictions, each item once."""
-        longest = max(map(len, predictions.items))
-        items = np.full((len(predictions), longest), -1, dtype=np.int64)
-        scores = np.full(items.shape, -np.inf)
-        for row, (own, values) in enumerate(zip(predictions.items, predictions.scores, strict=True)):
-            first = {item: score for item, score in reversed(list(zip(own, values, strict=True))) if item >= 0}
-            kept = sorted(first, key=lambda item, own=own: own.index(item))  # type: ignore[misc]
-            items[row, : len(kept)], scores[row, : len(kept)] = kept, [first[item] for item in kept]
-        return cls(items, scores)
+        return cls(*distinct_lists(predictions))
 
     def best(self, scores: np.ndarray) -> np.ndarray:
         """The ten best by other scores, (R, K): int64 (R, 10); equal ones in their own order."""
-        order = np.argsort(-np.where(self.items >= 0, scores, -np.inf), axis=1, kind="stable")
-        return np.take_along_axis(self.items, order, 1)[:, :CUTOFF]
-
-    def by_value(self, values: np.ndarray, weight: float) -> np.ndarray:
-        """Ordered by log-probability + weight x log(value); int64 (R, 10)."""
-        logs = np.log(np.maximum(values, np.finfo(float).tiny))
-        return self.best(self.scores + weight * logs[self.items])
+        return best_items(self.items, scores)
 
     def by_label(self, labels: np.ndarray, weight: float) -> np.ndarray:
         """One after another, the best of log-probability - weight where the label is in the list; int64 (R, 10)."""
@@ -138,35 +133,6 @@ def true_probabilities(city: str, corpus: Corpus, split: str) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def at_equal_hr(hit: float, curve: Sequence[Metrics], metric: str) -> tuple[np.ndarray, bool]:
-    """The most of a metric that mixing two lists of a curve gives at one HR@10.
-
-    Args:
-        hit: The HR@10.
-        curve: Metrics of each weight.
-        metric: Which of them.
-
-    Returns:
-        float64 (R,), mixed example by example; and whether the HR@10 lies on the curve. If not, the end next to it.
-    """
-    means = np.array([[point[HR].mean(), point[metric].mean()] for point in curve])
-    (low, high), best = np.argsort(means[:, 0])[[0, -1]], None
-    if not means[low, 0] <= hit <= means[high, 0]:
-        end = low if hit < means[low, 0] else high
-        return np.asarray(curve[end][metric]), False
-    for one, (left, mine) in enumerate(means):
-        for other, (right, its) in enumerate(means):
-            if left <= hit <= right:
-                share = (hit - left) / (right - left) if right > left else 0.0
-                found = (1 - share) * mine + share * its
-                if best is None or found > best[0]:
-                    best = (found, one, other, share)
-    if best is None:
-        raise DataError(f"no two points of the curve have HR@10 {hit:.4f} between them.")
-    _, one, other, share = best
-    return (1 - share) * curve[one][metric] + share * curve[other][metric], True
-
-
 def by_seed(
     runs: Sequence[Metrics], curves: Sequence[Sequence[Metrics]], metric: str
 ) -> tuple[np.ndarray, np.ndarray, int]:
@@ -218,8 +184,9 @@ def spread(values: Sequence[float]) -> str:
 
 def curves_of(candidates: Candidates, shop: Shop) -> dict[str, list[tuple[str, Metrics]]]:
     """Metrics of the start's lists re-ranked and sampled: name to (weight, metrics) of each."""
+    own = candidates.items, candidates.scores, shop.values
     return {
-        "by value": [(f"{w:g}", shop.metrics(candidates.by_value(shop.values, w))) for w in VALUE_WEIGHTS],
+        "by value": [(f"{w:g}", shop.metrics(by_value(*own, w))) for w in VALUE_WEIGHTS],
         "by label": [(f"{w:g}", shop.metrics(candidates.by_label(shop.labels, w))) for w in LABEL_WEIGHTS],
         "sampled": [(f"{t:g}", shop.metrics(candidates.sampled(t))) for t in TEMPERATURES],
     }

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitExamples
+from minionerec.data.rows import ItemEvents, SplitExamples, ranges
 
 RARE = 5  # training targets of a rare item at most
 NOT_FOLLOWED = "did not"
 SAME, LATER = "same time", "later"
 FOLLOWED, REVERSED = "target followed the newest item in training", "newest item followed the target in training"
+VIEWED, NOT_VIEWED = "target was viewed in this history", "was not"
 WHOSE: Mapping[tuple[str, str], str] = {
     ("time", SAME): "whose target has the time of the newest history item",
     ("time", LATER): "whose target came later than the newest history item",
@@ -20,6 +21,8 @@ WHOSE: Mapping[tuple[str, str], str] = {
     ("reverse", NOT_FOLLOWED): "whose newest history item never directly followed the target in training",
     ("repeat", "target is in the history"): "whose target is in the history",
     ("repeat", "is not"): "whose target is not in the history",
+    ("viewed", VIEWED): "whose target is in the history by another event, such as a view",
+    ("viewed", NOT_VIEWED): "whose target is in the history by no other event",
     ("target", "cold"): "whose target is no target in training",
     ("target", "rare"): f"whose target is that of at most {RARE} training examples",
     ("target", "frequent"): f"whose target is that of more than {RARE} training examples",
@@ -46,7 +49,7 @@ def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, d
     Returns:
         Group to slice to bool (R,); the slices of a group (`WHOSE` explains them) partition the examples for which they
         are known. An example without history is in no slice of `pair` and `reverse`, one of unknown times of none of
-        `time`.
+        `time`. The group `viewed` is there where interactions have events.
     """
     items, lengths, targets = rows.flat_histories()[0], rows.lengths, rows.targets.astype(np.int64)
     groups: dict[str, dict[str, np.ndarray]] = {}
@@ -62,6 +65,9 @@ def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, d
     held = np.bincount(np.repeat(np.arange(len(targets)), lengths)[items == np.repeat(targets, lengths)])
     repeated = np.pad(held, (0, len(targets) - len(held))) > 0
     groups["repeat"] = {"target is in the history": repeated, "is not": ~repeated}
+    if rows.events is not None:
+        viewed = _in_history_by_another_event(rows, rows.events)
+        groups["viewed"] = {VIEWED: viewed, NOT_VIEWED: ~viewed}
     if split != "train":
         often = data.popularity()[targets]
         groups["target"] = {"cold": often == 0, "rare": (often > 0) & (often <= RARE), "frequent": often > RARE}
@@ -70,6 +76,15 @@ def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, d
         trained = np.array([user in known for user in rows.users], dtype=bool)
         groups["user"] = {"in training": trained, "new": ~trained}
     return groups
+
+
+def _in_history_by_another_event(rows: SplitExamples, events: ItemEvents) -> np.ndarray:
+    """Whether the target of each example is in its history with another event than its own: bool (R,)."""
+    positions, owners = ranges(rows.begins, rows.ends), np.repeat(np.arange(len(rows)), rows.lengths)
+    other = rows.items[positions] == rows.targets[owners]
+    other &= events.of_items[positions] != events.of_targets[owners]
+    found: np.ndarray = np.bincount(owners[other], minlength=len(rows)) > 0
+    return found
 
 
 def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarray, set[str]]:

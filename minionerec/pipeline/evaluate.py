@@ -127,7 +127,7 @@ def run_eval(config: EvalConfig) -> StageResult:
                         config.beams,
                         ks=config.ks,
                         resamples=config.resamples,
-                        baselines=config.seen == "keep",  # they may recommend seen items
+                        baselines=config.baselines and config.seen == "keep",  # they may recommend seen items
                     )
                 with work.finish(counts={**found.counts(), **counted}) as folder:
                     title = (

@@ -12,14 +12,15 @@ import torch
 from trl import GRPOConfig
 
 from minionerec.core.artefacts import input_record, read_manifest
-from minionerec.core.cells import number_of, texts_of
-from minionerec.core.errors import ArtefactError, ConfigError, DataError, shown
+from minionerec.core.cells import texts_of
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 from minionerec.data.contexts import RequestFeature
 from minionerec.data.corpus import Corpus
 from minionerec.data.order import default_buffer
 from minionerec.data.rows import SplitExamples
+from minionerec.metrics.values import item_values
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle, load_language_model
 from minionerec.models.decoding.decoder import decoding_device
@@ -42,6 +43,9 @@ from minionerec.pipeline.training_run import (
     warn_of_rounding,
 )
 from minionerec.recommend.rankers.expert_fit import with_experts
+from minionerec.recommend.rankers.language import LanguageRanker, TitleRanker
+from minionerec.recommend.rankers.load import checkpoint_assistant, load_ranker
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
 from minionerec.training.distillation import SoftTargets
@@ -60,23 +64,46 @@ from minionerec.training.rewards import (
 from minionerec.training.sampling import NO_LABEL, sample_blocks
 from minionerec.training.trainer import ValidationSet
 
-# A trained sequential model as the scorer of a reward.
+# A trained model as the scorer of a reward.
+
+
+def model_scorer(path: str | Path, corpus: Corpus, corpus_path: str | Path, table: SidTable) -> Scorer:
+    """Scores of all items after a history, by a trained model.
+
+    Args:
+        path: The folder `model` of `minionerec train-sequential`, or a checkpoint, with its experts.
+        corpus: The corpus whose items are scored.
+        corpus_path: Its path.
+        table: SIDs of a checkpoint.
+
+    Returns:
+        Takes B histories (item indices from 0, the oldest first) and gives the logits of a sequential model, or the
+        log-probabilities of a checkpoint, float32 (B, N).
+
+    Raises:
+        ArtefactError: If there is no such model, or it was trained on other data, or other SIDs.
+        ConfigError: If the model knows histories by their users.
+    """
+    if read_manifest(path)["kind"] == MODEL_KIND:
+        return sequential_scorer(path, corpus_path)
+    ranker = load_ranker(path, corpus, corpus_path=corpus_path, table=table)
+    if not isinstance(ranker, LanguageRanker) or isinstance(ranker, TitleRanker):
+        raise ConfigError(
+            f"{path}: recommends titles, and rewards ask for the probabilities of SIDs; use another model."
+        )
+    assistant = checkpoint_assistant(ranker, str(path))
+
+    @torch.inference_mode()
+    def score(histories: Sequence[Sequence[int]]) -> np.ndarray:
+        queries = Queries([np.asarray(history, dtype=np.int32) for history in histories])
+        of_sids: np.ndarray = assistant.log_probs(queries).cpu().numpy()
+        return of_sids[:, table.sid_numbers]
+
+    return score
 
 
 def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
-    """Scores of all items after a history, by a model that `run_sequential` trained on this corpus.
-
-    Args:
-        path: The folder `model` of `minionerec train-sequential`.
-        corpus: The corpus whose items are scored.
-
-    Returns:
-        Takes B histories (item indices from 0, the oldest first) and gives the model's logits, float32 (B, N).
-
-    Raises:
-        ArtefactError: If there is no such model, or it was trained on other data.
-        ConfigError: If the model knows histories by their users.
-    """
+    """`model_scorer` of a model that `run_sequential` trained on this corpus."""
     trained_on = read_manifest(path, MODEL_KIND)["inputs"]["corpus"]
     if trained_on["sha256"] != input_record({"corpus": corpus})["corpus"]["sha256"]:
         raise ArtefactError(
@@ -163,7 +190,7 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         list(prompts.counts),
         corpus,
         vectors=config.reward_vectors,
-        scorer=sequential_scorer(config.reward_model, config.corpus) if config.reward_model else None,
+        scorer=model_scorer(config.reward_model, corpus, config.corpus, bundle.table) if config.reward_model else None,
         columns=config.reward_columns,
     )
     logger.info(
@@ -326,7 +353,7 @@ def load_rewards(
         tasks: Tasks whose completions are rewarded.
         corpus: The corpus.
         vectors: Item vectors of `semantic`.
-        scorer: Model of `collaborative`.
+        scorer: Model of `collaborative` and of expected hits and values.
         columns: Reward to column of the items, of the rewards that read one.
     """
     weights = reward_weights(rewards)
@@ -337,10 +364,12 @@ def load_rewards(
         file = vector_file(Path(vectors), corpus.items["item_id"].tolist())
         sources["semantic"] = load_vectors(file, corpus.n_items)
     if scorer is not None:
-        sources["collaborative"] = scorer
+        sources |= {"collaborative": scorer, "expected_hits": scorer}
     read = reward_columns(corpus.items, columns or {})
     if "value" in read:
         sources["value"] = item_values(read["value"])
+    if "expected_value" in read:
+        sources["expected_value"] = scorer, item_values(read["expected_value"])
     if "diversity" in read:
         sources["diversity"] = texts_of(read["diversity"])[0].tolist()
     if "rare" in weights:
@@ -361,26 +390,3 @@ def list_reward(
         return found
 
     return measure
-
-
-def item_values(column: pd.Series) -> np.ndarray:
-    """Read what each item is worth from a column of the items: float64 (N,).
-
-    Args:
-        column: N cells, by item id.
-
-    Raises:
-        DataError: If a cell is no number from 0, or all are 0.
-    """
-    numbers = np.array([number_of(cell) for cell in column], dtype=np.float64)
-    bad = np.logical_not(np.isfinite(numbers) & (numbers >= 0))
-    where = f"column {column.name!r} of the corpus's items"
-    if bad.any():
-        row = int(bad.argmax())
-        raise DataError(
-            f"{where} has {shown(column.iloc[row])} for item {column.index[row]} ({int(bad.sum())} such items); the "
-            "reward value needs a number from 0 for each item."
-        )
-    if not numbers.any():
-        raise DataError(f"{where} is 0 for every item, so the reward value is always 0. Name another column.")
-    return numbers

@@ -13,6 +13,7 @@ from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.log import get_logger, progress
 from minionerec.metrics.results import RecommenderResults
 from minionerec.metrics.tables import format_metrics_table
+from minionerec.metrics.values import HR, VALUE, VALUE_WEIGHTS
 from minionerec.pipeline.config.reports import LEVELS, ReportConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import STAGES, StageResult
@@ -33,6 +34,7 @@ SECTIONS = (
     sections.published,
     sections.differences,
     sections.slices,
+    sections.value,
     sections.levels,
     sections.lists,
     sections.codebooks,
@@ -79,6 +81,7 @@ def run_report(config: ReportConfig) -> StageResult:
                 reference=load_reference(local.reference) if local.reference else None,
                 ceiling=local.ceiling,
                 stages=stage_facts(),
+                value_column=local.value_column,
             )
             lead = _lead(results, config.corpus)
             page = render_page(config.title, lead, _sections(results, stage.inputs))
@@ -159,6 +162,7 @@ def results_json(results: PageResults) -> dict[str, Any]:
         if reference is None
         else [{"name": row.name, "group": row.group, "metrics": dict(row.metrics)} for row in reference.rows],
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
+        "value": _value_json(results),
         "summary": summary(results),
         "learning_curves": [
             {"training": training.name, "measures": curves}
@@ -166,6 +170,18 @@ def results_json(results: PageResults) -> dict[str, Any]:
             if (curves := training.curves())
         ],
     }
+
+
+def _value_json(results: PageResults) -> dict[str, Any] | None:
+    """Hits and value of each recommender's lists, re-ranked with each weight; None where items have no value."""
+    if results.worth is None:
+        return None
+    curves = {name: results.trade_off(name) for name in results.with_lists}
+    means = {
+        name: {metric: [float(point[metric].mean()) for point in curve] for metric in (HR, VALUE)}
+        for name, curve in curves.items()
+    }
+    return {"column": results.value_column, "weights": list(VALUE_WEIGHTS), "recommenders": means}
 
 
 def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, list[float]]:

@@ -32,7 +32,7 @@ from minionerec.pipeline.training_run import (
 )
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
-from minionerec.training.catalogue.column_gains import column_gains
+from minionerec.training.catalogue.gains import input_gains
 from minionerec.training.catalogue.objectives import CatalogueTrainer, Sampler, keep_from_torch
 from minionerec.training.catalogue.popularity import fit_popularity, set_popularity
 from minionerec.training.catalogue.windows import (
@@ -308,8 +308,8 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         )
     heldout["older"] = older_sids(rows, table.sid_numbers, corpus.max_history)
     counts |= _weigh(trained, windows, heldout, features, chosen)
-    if run.validates and (gains := column_gains(trained, heldout)):
-        counts["item_columns"] = gains
+    if run.validates and (gains := input_gains(trained, heldout, [feature.name for feature in features])):
+        counts["inputs"] = gains
     result = run.finish(trainer, bundle, counts)
     run.drop_rows()
     return result

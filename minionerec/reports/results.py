@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
@@ -31,8 +32,19 @@ from minionerec.metrics.results import (
     list_slices,
     metrics_at,
 )
-from minionerec.metrics.statistics import PairedDifference
+from minionerec.metrics.statistics import PairedDifference, paired_differences
 from minionerec.metrics.tables import MANY
+from minionerec.metrics.values import (
+    HR,
+    VALUE,
+    VALUE_WEIGHTS,
+    Metrics,
+    at_equal_hr,
+    by_value,
+    distinct_lists,
+    item_values,
+    value_metrics,
+)
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists
 from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FILE
 from minionerec.recommend.rankers.baselines import RECENT, Chosen, make_baselines
@@ -279,6 +291,22 @@ def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int)
     )
 
 
+class ValueGap(NamedTuple):
+    """Value of a recommender's lists beside that of another, re-ranked to the same HR@10.
+
+    Attributes:
+        hit: HR@10.
+        value: value@10.
+        re_ranked: value@10 of the other, re-ranked.
+        difference: The paired difference of these.
+    """
+
+    hit: float
+    value: float
+    re_ranked: float
+    difference: PairedDifference
+
+
 @dataclass(frozen=True, kw_only=True)
 class PageResults(Results):
     """Results with the further data of a page.
@@ -292,6 +320,8 @@ class PageResults(Results):
         ceiling: Metric → expectation for the best possible ranking of items; empty if unknown.
         alike: Group → slice, for groups of slices in which all examples are in one slice.
         stages: Facts about the stages of trainings, by name.
+        worth: float64 (N,), what each item is worth, of mean 1; None where it is not known.
+        value_column: The column of the items that says so.
     """
 
     examples: EvaluationSet
@@ -302,6 +332,8 @@ class PageResults(Results):
     ceiling: Mapping[str, float] = field(default_factory=dict)
     alike: Mapping[str, str] = field(default_factory=dict)
     stages: Mapping[str, StageFacts] = field(default_factory=dict)
+    worth: np.ndarray | None = None
+    value_column: str = ""
 
     @property
     def table(self) -> SidTable | None:
@@ -412,6 +444,35 @@ class PageResults(Results):
                 known.setdefault(path, replace(training, name=names.get(path, training.name)))
         return list(known.values())
 
+    @property
+    def with_lists(self) -> list[str]:
+        """Names of the recommenders whose lists of items are known."""
+        return [name for name in self.names if self.recommenders[name].lists is not None]
+
+    def trade_off(self, name: str) -> list[Metrics]:
+        """Hits and value of a recommender's lists, re-ranked by `VALUE_WEIGHTS`; the first are as they are."""
+        lists, values = self.recommenders[name].lists, self.worth
+        assert lists is not None and values is not None
+        items, scores = distinct_lists(lists)
+        targets = np.asarray(lists.targets, dtype=np.int64)
+        return [value_metrics(by_value(items, scores, values, weight), targets, values) for weight in VALUE_WEIGHTS]
+
+    @cached_property
+    def value_gaps(self) -> dict[str, ValueGap]:
+        """Value of the user's other recommenders beside that of the first, re-ranked to their HR@10."""
+        if self.worth is None or self.first not in self.with_lists:
+            return {}
+        curve, gaps = self.trade_off(self.first), {}
+        for name in self.without_baselines:
+            if name == self.first or name not in self.with_lists:
+                continue
+            point = self.trade_off(name)[0]
+            plain, _ = at_equal_hr(float(point[HR].mean()), curve, VALUE)
+            drawn = self.bootstrap.seed, self.bootstrap.resamples, self.bootstrap.clusters
+            gap = paired_differences({VALUE: point[VALUE]}, {VALUE: plain}, *drawn)[VALUE]
+            gaps[name] = ValueGap(float(point[HR].mean()), float(point[VALUE].mean()), float(plain.mean()), gap)
+        return gaps
+
     def effort(self, name: str) -> Effort:
         """The cost of one of the user's recommenders."""
         recommender = self.recommenders[name]
@@ -479,6 +540,7 @@ def read_results(
     reference: Reference | None = None,
     ceiling: str | None = None,
     stages: Mapping[str, StageFacts] | None = None,
+    value_column: str = "",
 ) -> PageResults:
     """Read and check recommenders and baselines on the examples of one split.
 
@@ -496,10 +558,11 @@ def read_results(
         reference: Published figures.
         ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
         stages: Facts about the stages of trainings, by name.
+        value_column: Column of the items with what each is worth; none if empty.
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
-        ConfigError: If a K is larger than the lists of some recommender, or two have one name.
+        ConfigError: If a K is larger than the lists of some recommender, two have one name, or there is no such column.
         DataError: If a file is malformed.
     """
     split = examples.split
@@ -544,6 +607,8 @@ def read_results(
         ceiling=read_ceiling(ceiling, examples, metrics) if ceiling else {},
         alike=alike(groups),
         stages=stages or {},
+        worth=_worth(examples.data.items, value_column) if value_column else None,
+        value_column=value_column,
     )
     results = replace(results, slice_metrics=[name for name in metrics if name in results.pair])
     if len(recommenders) > MANY:
@@ -551,6 +616,18 @@ def read_results(
         best_first = sorted(named, key=means.__getitem__, reverse=True)
         results = replace(results, recommenders={name: named[name] for name in best_first} | baselines)
     return results
+
+
+def _worth(items: pd.DataFrame, column: str) -> np.ndarray:
+    """What each item is worth, of mean 1: float64 (N,)."""
+    if column not in items.columns:
+        raise ConfigError(
+            f"value_column is {shown(column)}, but the corpus has no such column of items; it has "
+            f"{', '.join(items.columns)}."
+        )
+    values = item_values(items.set_index("item_id", drop=False)[column])
+    of_mean_1: np.ndarray = values / values.mean()
+    return of_mean_1
 
 
 def _is_share(value: Any) -> bool:

@@ -12,7 +12,7 @@ from minionerec.data.protocols import ROWS
 from minionerec.metrics.predictions import baselines_lack
 from minionerec.metrics.ranking import item_ranks
 from minionerec.metrics.results import FEWEST, Slice
-from minionerec.metrics.statistics import Estimate
+from minionerec.metrics.statistics import Estimate, estimate
 from minionerec.metrics.tables import (
     MANY,
     MISSING,
@@ -25,6 +25,7 @@ from minionerec.metrics.tables import (
     independent_rows,
     transition_label,
 )
+from minionerec.metrics.values import HR, VALUE
 from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports import plots
 from minionerec.reports.cells import MINUS, difference_cell, estimate_cell, percent, relative, shown_setting, signed
@@ -258,6 +259,48 @@ def slices(results: PageResults) -> Section | None:
         if gaps:
             blocks.append(_slice_table(results.slices, gaps, f"{metric}, each minus {results.first}, by slice."))
     return Section("Slices", [*blocks, _slice_note(results)])
+
+
+def value(results: PageResults) -> Section | None:
+    """Value of the purchases that lists find beside their hits, as they are and re-ranked by value."""
+    if results.worth is None:
+        return None
+    trade_offs = {name: results.trade_off(name) for name in results.with_lists}
+    drawn = results.bootstrap
+    rows: list[TableRow] = []
+    for name, curve in trade_offs.items():
+        estimates = estimate(curve[0], drawn.seed, drawn.resamples, drawn.clusters)
+        rows.append([_label(results, name), estimate_cell(estimates[HR]), estimate_cell(estimates[VALUE])])
+    caption = (
+        f"Value of the target where the first ten find it, by {results.value_column}, in units of the mean item; of "
+        "the first seed."
+    )
+    blocks: list[Block] = [Table(["Recommender", HR, VALUE], rows, caption)]
+    compared: list[TableRow] = [
+        [
+            f"{name} minus {results.first}, re-ranked",
+            f"{gap.hit:.4f}",
+            f"{gap.value:.4f}",
+            f"{gap.re_ranked:.4f}",
+            difference_cell(gap.difference),
+        ]
+        for name, gap in results.value_gaps.items()
+    ]
+    if compared:
+        headers = ["Difference", HR, VALUE, f"{VALUE} of {results.first}, re-ranked", "Difference"]
+        note = (
+            f"Re-ranked by log-probability + weight x log({results.value_column}), with the weights that give "
+            f"{results.first} the HR@10 of the other recommender."
+        )
+        blocks.append(Table(headers, compared, note))
+    if plots.available():
+        means = {
+            name: [(float(point[HR].mean()), float(point[VALUE].mean())) for point in curve]
+            for name, curve in trade_offs.items()
+            if name in results.without_baselines
+        }
+        blocks.append(Figure(plots.trade_offs(means), "Lists as they are (dots), and re-ranked by value (lines)."))
+    return Section("Value of the lists", blocks)
 
 
 def _slice_table(slices: Sequence[Slice], columns: Mapping[str, Sequence[Cell]], caption: str) -> Table:
@@ -560,25 +603,26 @@ def training(results: PageResults) -> Section | None:
         caption = f"{title}, settings that differ from the defaults."
         blocks.append(Table(["Setting", "Value"], changed, caption, text_columns=2))
         blocks.append(Table(["Outcome", "Value"], [list(line) for line in outcome(training)], f"{title}.", 2))
-        blocks += _item_columns(training, title)
+        blocks += _inputs(training, title)
     return Section("Training", blocks)
 
 
-def _item_columns(training: Training, title: str) -> list[Block]:
-    """What each column of the items is worth to a trained model, as its manifest says; nothing where it has none."""
-    gains = training.counts.get("item_columns")
+def _inputs(training: Training, title: str) -> list[Block]:
+    """What each input beside the items is worth to a trained model, by its manifest; nothing where it has none."""
+    gains = training.counts.get("inputs")
     if not gains:
         return []
     with_all = gains["NDCG@10"]
-    lines: list[TableRow] = [["all columns", f"{with_all:.4f}", NONE]]
+    lines: list[TableRow] = [["all inputs", f"{with_all:.4f}", NONE]]
     lines += [
         [f"without {name}", f"{value:.4f}", f"{value - with_all:+.4f}"] for name, value in gains["without"].items()
     ]
     caption = (
-        f"{title}: columns of the items, on {gains['examples']:,} validation examples. A column is hidden from the "
-        "trained model by giving every item the mean of all."
+        f"{title}: inputs beside the items of a history, on {gains['examples']:,} validation examples. A column of the "
+        "items is hidden from the trained model by giving every item the mean of all; a request feature and the events "
+        "of history items are hidden as unknown."
     )
-    return [Table(["Columns", "NDCG@10", "Difference"], lines, caption)]
+    return [Table(["Inputs", "NDCG@10", "Difference"], lines, caption)]
 
 
 def _cost(results: PageResults) -> list[Block]:

@@ -124,7 +124,7 @@ def position(rollouts: Rollouts) -> np.ndarray:
     return found
 
 
-# Rewards by more than the items' SIDs: by their texts, or by the scores of a sequential model.
+# Rewards by more than the items' SIDs: by their texts, or by the scores of another model.
 
 Scorer = Callable[[Sequence[Sequence[int]]], np.ndarray]
 
@@ -152,19 +152,18 @@ def make_semantic(table: "SidTable", vectors: np.ndarray) -> Reward:
     return semantic
 
 
-def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
-    """The score that a sequential model gives a completion after the row's history; no target is looked at.
-
-    An SID that several items share has the best of their scores. Rows without a history get NaN: the reward does not
-    apply to them.
+def _of_model(
+    table: "SidTable", scorer: Scorer, worth: Callable[[np.ndarray], np.ndarray] = lambda scores: scores
+) -> Reward:
+    """A reward by a model's scores of SIDs after the row's history; an SID has the best score of its items.
 
     Args:
         table: SIDs of the N items.
-        scorer: Takes B histories, item indices from the oldest on, and gives scores float (B, N); each distinct
-            history of a batch is scored once.
+        scorer: See `make_collaborative`.
+        worth: Takes scores float64 (D, S) and gives rewards (D, S).
     """
 
-    def collaborative(rollouts: Rollouts) -> np.ndarray:
+    def reward(rollouts: Rollouts) -> np.ndarray:
         distinct: dict[tuple[int, ...], int] = {}
         for history in rollouts.histories:
             if history is not None:
@@ -177,17 +176,63 @@ def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
                     f"the model scores {scores.shape}; expected {len(distinct)} histories x {len(table)} items."
                 )
             np.maximum.at(best.T, table.sid_numbers, scores.T)
-        found = np.full(rollouts.sids.shape, np.nan)
+        of_sids = worth(best)
+        rewards = np.full(rollouts.sids.shape, np.nan)
         for row, history in enumerate(rollouts.histories):
             if history is not None:
-                found[row] = best[distinct[tuple(history)], rollouts.sids[row]]
-        return found
+                rewards[row] = of_sids[distinct[tuple(history)], rollouts.sids[row]]
+        return rewards
 
-    return collaborative
+    return reward
+
+
+def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
+    """The score that a model gives a completion after the row's history; no target is looked at.
+
+    An SID that several items share has the best of their scores. Rows without a history get NaN: the reward does not
+    apply to them.
+
+    Args:
+        table: SIDs of the N items.
+        scorer: Takes B histories, item indices from the oldest on, and gives scores float (B, N), such as logits; each
+            distinct history of a batch is scored once.
+    """
+    return _of_model(table, scorer)
 
 
 # Rewards of lists that a shop values: what a hit is worth, which items are shown, how different they are. Added up over
 # the first ten of a list they are its value, its rare items, its distinct brands.
+
+
+def make_expected(table: "SidTable", scorer: Scorer, values: np.ndarray | None = None) -> Reward:
+    """The expected worth of a completion: its probability by a model, after the row's history, times its value.
+
+    Added up over a list it is the number of hits, or the value of the purchases, that the model expects of it. No
+    target is looked at: unlike `make_value`, which sees at most one hit in a group, it gives each completion its worth
+    without noise. An SID that several items share has the mean of their values, and the best of their scores. Rows
+    without a history get NaN.
+
+    Args:
+        table: SIDs of the N items.
+        scorer: See `make_collaborative`; a probability is the softmax of the scores over SIDs.
+        values: float (N,), such as prices, none negative and not all 0, which are divided by their mean; 1 for all if
+            None.
+    """
+    worth = np.ones(table.n_unique) if values is None else _mean_worth(table, values)
+
+    def expected(scores: np.ndarray) -> np.ndarray:
+        shares = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
+        products: np.ndarray = shares / shares.sum(1, keepdims=True) * worth
+        return products
+
+    return _of_model(table, scorer, expected)
+
+
+def _mean_worth(table: "SidTable", values: np.ndarray) -> np.ndarray:
+    """Mean value of the items of each SID, of mean 1 over the items: float64 (S,)."""
+    sums, counts = np.bincount(table.sid_numbers, values / values.mean()), np.bincount(table.sid_numbers)
+    worth: np.ndarray = sums / counts
+    return worth
 
 
 def make_value(table: "SidTable", values: np.ndarray) -> Reward:
@@ -203,8 +248,7 @@ def make_value(table: "SidTable", values: np.ndarray) -> Reward:
         table: SIDs of the N items.
         values: float (N,), such as prices or margins, none negative and not all 0.
     """
-    sums, counts = np.bincount(table.sid_numbers, values / values.mean()), np.bincount(table.sid_numbers)
-    worth = sums / counts  # (S,)
+    worth = _mean_worth(table, values)
 
     def value(rollouts: Rollouts) -> np.ndarray:
         found: np.ndarray = rollouts.hits * worth[rollouts.targets][:, None]
@@ -279,15 +323,22 @@ def make_diversity(table: "SidTable", labels: Sequence[object] | np.ndarray | No
 
 # Rewards by name, what each of them reads, and a user's own by the dotted path of a function.
 
-REWARDS = ("rule", "ndcg", "position", "semantic", "collaborative", "value", "rare", "diversity")
-COLUMN_REWARDS = ("value", "diversity")
+OF_MODEL = ("collaborative", "expected_hits", "expected_value")
+"""Rewards that ask a model."""
+REWARDS = ("rule", "ndcg", "position", "semantic", *OF_MODEL, "value", "rare", "diversity")
+COLUMN_REWARDS = ("value", "expected_value", "diversity")
 # Names of several rewards.
 PRESETS: dict[str, dict[str, float]] = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
 _SIMPLE: dict[str, Reward] = {"rule": rule, "ndcg": ndcg, "position": position}
 # Makers of rewards that need a source, and what to give.
 _OF_SOURCE: dict[str, tuple[Callable[["SidTable", Any], Reward], str]] = {
     "semantic": (make_semantic, "item vectors; give --reward_vectors the output of embed-items"),
-    "collaborative": (make_collaborative, "a trained sequential model; give --reward_model its directory"),
+    "collaborative": (make_collaborative, "a trained model; give --reward_model its directory"),
+    "expected_hits": (make_expected, "a trained model; give --reward_model its directory"),
+    "expected_value": (
+        lambda table, source: make_expected(table, *source),
+        "a trained model and a number of each item; give --reward_model and --reward_columns",
+    ),
     "value": (make_value, "a number of each item; give --reward_columns"),
     "rare": (make_rare, "the training purchases of each item; give a corpus that has some"),
 }
@@ -342,11 +393,12 @@ def check_histories(
     Raises:
         ConfigError: Naming reward and tasks.
     """
-    if "collaborative" in weights and all(history is None for history in histories):
-        raise ConfigError(
-            f"reward 'collaborative' reads the history, which none of the tasks {', '.join(tasks)} has; add the task "
-            "next_sid, or leave the reward out."
-        )
+    for name in OF_MODEL:
+        if name in weights and all(history is None for history in histories):
+            raise ConfigError(
+                f"reward {name!r} reads the history, which none of the tasks {', '.join(tasks)} has; add the task "
+                "next_sid, or leave the reward out."
+            )
 
 
 def make_reward(name: str, table: "SidTable", source: Any = None) -> Reward:

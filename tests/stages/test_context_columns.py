@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from starlette.testclient import TestClient
 from support.evaluation import config as eval_config
@@ -30,6 +31,8 @@ from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import RequestError
 from minionerec.serve.server import create_app
 from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.gains import target_ndcg
+from minionerec.training.catalogue.windows import held_out_windows, older_sids
 
 DEVICES = {"phone", "computer", "tablet"}
 
@@ -64,6 +67,21 @@ def test_devices_are_kept_and_given_to_the_model(made):
     for context, field in (({"colour": "red"}, "context.colour"), ({"device": True}, "context.device")):
         with pytest.raises(RequestError, match=field):
             recommender.recommend(history, context=context)
+
+
+def test_the_manifest_says_what_device_and_events_are_worth(made):
+    bundle, corpus = load_bundle(made / "model"), Corpus.load(made / "corpus")
+    gains = read_manifest(made / "model")["counts"]["inputs"]
+    assert gains["examples"] == len(corpus.valid) and set(gains["without"]) == {"device", "event"}
+    heldout = held_out_windows(
+        corpus.valid, bundle.table.sid_numbers, corpus.max_history, bundle.wording.context, events=True
+    )
+    heldout["older"] = older_sids(corpus.valid, bundle.table.sid_numbers, corpus.max_history)
+    for name, hidden in (("device", "contexts"), ("event", "events")):
+        unknown = {**heldout, hidden: np.zeros_like(heldout[hidden])}
+        with torch.inference_mode():
+            assert gains["without"][name] == pytest.approx(target_ndcg(bundle.model, unknown).mean(), abs=1e-3)
+            assert gains["NDCG@10"] == pytest.approx(target_ndcg(bundle.model, heldout).mean(), abs=1e-3)
 
 
 def test_a_file_of_histories_and_the_server_take_the_device(made, tmp_path):

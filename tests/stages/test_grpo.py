@@ -43,6 +43,7 @@ from support.training import (
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
+from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding import beam, decoder
 from minionerec.models.decoding.beam import beam_search
@@ -58,6 +59,8 @@ from minionerec.pipeline.settings import parse_settings
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.pipeline.train_sequential import run_sequential
+from minionerec.recommend.rankers.load import checkpoint_assistant, load_ranker
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.table import split_sid
 from minionerec.training.grpo import loss as loss_module
 from minionerec.training.grpo.prompts import grpo_examples
@@ -556,6 +559,22 @@ def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, wat
         sequential_scorer(path, tmp_path / "other" / "corpus")
 
 
+@pytest.mark.parametrize("asked", ["sft", "catalogue"])
+def test_expected_hits_are_the_probabilities_of_a_checkpoint(with_teacher, tmp_path, watch, asked):
+    folder = with_teacher
+    changes = {"rewards": {"expected_hits": 1.0}, "reward_model": str(folder / asked), "tasks": {"next_sid": 1.0}}
+    seen = watch(one_step(folder, tmp_path / "one", **changes))
+    ranker = load_ranker(folder / asked, Corpus.load(folder / "corpus"))
+    items_of = ranker.table.items_of
+    decode = load_bundle(folder / "sft").tokenizer.decode
+    for start, row in zip(range(0, len(seen.advantages), GROUP), seen.rows, strict=True):
+        items = [items_of(decode(ids, skip_special_tokens=True))[0] for ids in seen.completions[start : start + GROUP]]
+        log_probs = checkpoint_assistant(ranker, "it").log_probs(Queries([np.array(row["history"])]))[0]
+        rewards = log_probs.exp().double().numpy()[ranker.table.sid_numbers[items]]
+        wanted = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+        assert seen.advantages[start : start + GROUP] == pytest.approx(wanted.tolist(), abs=1e-2)
+
+
 OWN = """
 import numpy as np
 
@@ -851,7 +870,7 @@ def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
         ({"beta": 0.0, "reference": "early"}, "measured against the reference 'early'"),
         ({"rewards": {"fame": 1.0}}, "unknown reward 'fame'"),
         ({"rewards": {"semantic": 1.0}}, "reward_vectors is ''; the reward semantic and the vectors"),
-        ({"rewards": {"collaborative": 1.0}}, "reward_model is ''; the reward collaborative and the model"),
+        ({"rewards": {"collaborative": 1.0}}, "reward_model is ''; the rewards collaborative, expected"),
         ({"reward_vectors": "vectors"}, "rewards are ranking and reward_vectors is 'vectors'"),
         ({"tasks": {"sid_to_title": 1.0}}, "'sid_to_title' answers with a title"),
         ({"eval_examples": 0}, "eval_examples is 0; GRPO can hurt"),
@@ -861,6 +880,8 @@ def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
             "teacher is 'catalogue', but loss_terms are policy: the term likelihood",
         ),
         ({"rewards": {"value": 1.0}}, "but reward_columns names no column of value; give one, e.g. value=price"),
+        ({"rewards": {"expected_value": 1.0}, "reward_model": "sft"}, "no column of expected_value; give one"),
+        ({"reward_model": "sft"}, "rewards are ranking and reward_model is 'sft'; the rewards collaborative, expected"),
         ({"reward_columns": {"value": "price"}}, "has a column of value, but rewards are ranking"),
     ],
 )

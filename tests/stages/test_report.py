@@ -99,7 +99,7 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     _, table = shop
     result = run_report(config())
     evaluation = evaluate_predictions(Predictions.load("sft"), [1, 3, 5, 10, 20], list_length=20, resamples=100)
-    line = next(line for line in result.text.splitlines() if line.startswith("NDCG@10"))
+    line = next(line for line in result.text.splitlines() if line.startswith("SFT "))
     estimate = evaluation.sid["NDCG@10"]
     assert f"{estimate.mean:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]" in line
     markdown = page_text(result.output / "report.html")
@@ -108,6 +108,27 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     kept = recommenders_of("report")
     assert kept["SFT"]["metrics"]["sid"]["NDCG@10"]["mean"] == estimate.mean
     assert list(kept) == ["SFT", "GRPO", *(name for name in NAMES if name != MIXTURE)]
+
+
+def test_value_of_the_lists_beside_the_first_re_ranked(shop, drawn):
+    corpus, _ = shop
+    prices = np.random.default_rng(1).integers(1, 9, N).astype(float)
+    items = corpus.items.assign(price=[f"{price}" for price in prices])
+    replace(corpus, items=items).save("priced", config={}, inputs={})
+    result = run_report(config(corpus="priced", value_column="price"))
+    lists = np.array([list(dict.fromkeys(row))[:10] for row in Predictions.load("grpo").items])
+    hits = (lists == corpus.test.targets[:, None]).any(1)
+    worth = prices / prices.mean()
+    kept = json.loads((result.output / "metrics.json").read_text())["value"]
+    assert kept["recommenders"]["GRPO"]["HR@10"][0] == pytest.approx(hits.mean())
+    assert kept["recommenders"]["GRPO"]["value@10"][0] == pytest.approx((hits * worth[corpus.test.targets]).mean())
+    assert set(kept["recommenders"]) == {"SFT", "GRPO", *(name for name in NAMES if name != MIXTURE)}
+    shown = f"value@10 {(hits * worth[corpus.test.targets]).mean():.4f} with HR@10 {hits.mean():.4f}"
+    assert f"In purchase value: GRPO finds {shown}, SFT re-ranked by price " in result.text
+    text = (result.output / "report.html").read_text(encoding="utf-8")
+    assert "Value of the lists" in text and Page(text).tags.count("svg") == 4
+    with pytest.raises(ConfigError, match="value_column is 'cost', but the corpus has no such column of items"):
+        run_report(config(corpus="priced", value_column="cost", output="other"))
 
 
 def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop):

@@ -48,7 +48,7 @@ from minionerec.pipeline.grpo import run_grpo
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.column_gains import column_gains, target_ndcg
+from minionerec.training.catalogue.gains import input_gains, target_ndcg
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
 from minionerec.training.catalogue.windows import collate, held_out_windows, older_sids
 from minionerec.training.neighbours import sid_text
@@ -177,7 +177,7 @@ def test_columns_of_items_are_added_to_their_vectors(trained, tmp_path, vectors)
     # By hand: the metric with each column at its mean.
     heldout = held_out_windows(corpus.valid, table.sid_numbers, corpus.max_history)
     heldout["older"] = older_sids(corpus.valid, table.sid_numbers, corpus.max_history)
-    gains, whole = result.counts["item_columns"], model.text.clone()
+    gains, whole = result.counts["inputs"], model.text.clone()
     assert gains["examples"] == len(corpus.valid) and set(gains["without"]) == {"price", "brand"}
     with torch.inference_mode():
         assert gains["NDCG@10"] == pytest.approx(target_ndcg(model, heldout).mean(), abs=1e-3)
@@ -185,7 +185,7 @@ def test_columns_of_items_are_added_to_their_vectors(trained, tmp_path, vectors)
         model.text[:, begin:] = whole[:, begin:].mean(0)
         assert gains["without"]["brand"] == pytest.approx(target_ndcg(model, heldout).mean(), abs=1e-3)
         model.text.copy_(whole)
-        again = column_gains(model, heldout)
+        again = input_gains(model, heldout)
     assert torch.equal(model.text, whole)
     assert again["without"] == pytest.approx(gains["without"], abs=1e-3)
 
@@ -216,7 +216,7 @@ def test_the_rank_of_a_held_out_target_is_that_of_the_whole_distribution(trained
             scores = bundle.model.leaf_log_probs(history)[0]
             rank = 1 + int((scores > scores[target]).sum())
             assert gain == pytest.approx(1 / np.log2(1 + rank) if rank <= 10 else 0)
-    assert column_gains(bundle.model, heldout) == {}
+    assert input_gains(bundle.model, heldout) == {}
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,10 @@ class EvalConfig(EvaluationConfig):
         known=COMBINATIONS,
         requires="assistant",
     )
+    baselines: bool = setting(
+        True,
+        "evaluate the baselines, too; false: the model alone, where another evaluation of these examples has them",
+    )
     experts: bool = setting(True, "use the experts of a checkpoint that was trained with them; false: the model alone")
     batch_size: int = setting(
         0, "prompts per batch; 0: as many as memory holds; lists are the same", least=0, affects_result=False

@@ -10,7 +10,7 @@ from minionerec.data.names import SPLITS
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 from minionerec.pipeline.settings import StageConfig, setting
 from minionerec.sid.embed.encoder import INTERACTIONS, encoder_inputs
-from minionerec.training.rewards import COLUMN_REWARDS, reward_files, reward_weights
+from minionerec.training.rewards import COLUMN_REWARDS, OF_MODEL, reward_files, reward_weights
 
 SCHEDULES = ("cosine", "linear", "constant", "inverse_sqrt")
 SELECT = ("loss", "ndcg")
@@ -351,10 +351,7 @@ GRPO_SCALES = ("group", "none")
 GRPO_SELECT = ("ndcg", "reward")
 GRPO_TERMS = ("policy", "likelihood")
 # Rewards that need a file of their own, the setting that names it, and what it is.
-_SOURCES = (
-    ("semantic", "reward_vectors", "the vectors that it compares (minionerec embed-items)"),
-    ("collaborative", "reward_model", "the model that scores items (minionerec train-sequential)"),
-)
+_SOURCES = (("semantic", "reward_vectors", "the vectors that it compares (minionerec embed-items)"),)
 
 
 @dataclass
@@ -369,7 +366,8 @@ class GrpoConfig(LanguageRunConfig):
         {"ranking": 1.0},
         "rewards with weights, e.g. rule ndcg semantic=0.5: rule (1 for a hit), ndcg (penalty of wrong ones by rank, "
         "where there is a hit), position (codes matched from the left), semantic (cosine of item vectors), "
-        "collaborative (score of a sequential model), value (a number of the items table for a hit), rare (1 for an "
+        "collaborative (score of another model), expected_hits and expected_value (probability by that model, and that "
+        "times a number of the items table), value (a number of the items table for a hit), rare (1 for an "
         "item with few training purchases), diversity (1 where no better-ranked one has the same label), or the dotted "
         "path of a function of your own; ranking is rule and ndcg, ranking_only is ndcg",
         required=True,
@@ -377,19 +375,20 @@ class GrpoConfig(LanguageRunConfig):
     reward_vectors: str = setting("", "item vectors for `semantic` (minionerec embed-items)", input_kind="vectors")
     reward_model: str = setting(
         "",
-        "model for `collaborative`: the folder `model` of a training (minionerec train-sequential)",
-        input_kind="sequential_model",
+        "model for `collaborative`, `expected_hits` and `expected_value`: a checkpoint, with its experts, or the "
+        "folder `model` of a training (minionerec train-sequential)",
+        input_kind="any",
     )
     reward_columns: dict[str, str] = setting(
         {},
-        "columns of the corpus's items, e.g. value=price diversity=brand: value (numbers from 0) and diversity "
-        "(labels; without a column the first code)",
+        "columns of the corpus's items, e.g. value=price diversity=brand: value and expected_value (numbers from 0) "
+        "and diversity (labels; without a column the first code)",
         known=COLUMN_REWARDS,
     )
     scale_rewards: str = setting(
         "group",
-        "group (advantages are divided by the standard deviation of their group) or none, which value needs: the "
-        "deviation would divide out what a hit is worth",
+        "group (advantages are divided by the standard deviation of their group) or none, which value and expected "
+        "worths need: the deviation would divide out what a hit is worth",
         known=GRPO_SCALES,
     )
     select_by: str = setting(
@@ -448,6 +447,11 @@ class GrpoConfig(LanguageRunConfig):
                     f"rewards are {', '.join(self.rewards)} and {source} is {getattr(self, source)!r}; the reward "
                     f"{name} and {what} go together."
                 )
+        yield from _unless(
+            bool(self.reward_model) == any(name in weights for name in OF_MODEL),
+            f"rewards are {', '.join(self.rewards)} and reward_model is {self.reward_model!r}; the rewards "
+            f"{', '.join(OF_MODEL)} and the model that they ask go together.",
+        )
         yield from self._column_contradictions(weights)
         if self.beta == 0 and self.reference:
             yield (
@@ -466,11 +470,12 @@ class GrpoConfig(LanguageRunConfig):
                 f"reward_columns has a column of {name}, but rewards are {', '.join(self.rewards)}; add the reward, or "
                 "leave its column out.",
             )
-        yield from _unless(
-            "value" not in weights or "value" in self.reward_columns,
-            f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of value; give one, e.g. "
-            "value=price.",
-        )
+        for name in ("value", "expected_value"):
+            yield from _unless(
+                name not in weights or name in self.reward_columns,
+                f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of {name}; give one, e.g. "
+                f"{name}=price.",
+            )
 
     def _term_contradictions(self) -> Iterator[str]:
         """Contradictions of the terms of the loss, and of what they read."""

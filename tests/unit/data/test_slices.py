@@ -11,7 +11,18 @@ from support.examples import source_of
 from support.small_corpus import corpus_of
 
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.data.slices import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, example_slices
+from minionerec.data.rows import ItemEvents
+from minionerec.data.slices import (
+    FOLLOWED,
+    LATER,
+    NOT_FOLLOWED,
+    NOT_VIEWED,
+    REVERSED,
+    SAME,
+    VIEWED,
+    WHOSE,
+    example_slices,
+)
 from minionerec.data.times import NO_TIME, RowTimes
 
 N = 6
@@ -23,6 +34,12 @@ TEST = [("ann", [0, 1, 2], 1), ("bob", [3, 1], 0), ("dora", [], 2), ("dora", [5,
 
 def of(kinds, group, kind):
     return np.flatnonzero(kinds[group][kind]).tolist()
+
+
+def with_events(rows, of_targets):
+    """The examples with events of items: purchases (1) of item 5, views (0) of all others."""
+    of_items = np.where(rows.items == 5, 1, 0).astype(np.int16)
+    return replace(rows, events=ItemEvents(of_items, np.array(of_targets, np.int16)))
 
 
 def test_kinds_of_a_corpus_by_hand():
@@ -37,6 +54,15 @@ def test_kinds_of_a_corpus_by_hand():
     assert of(kinds, "target", "rare") == [0, 2]
     assert [of(kinds, "history", kind) for kind in ("none", "1-2", "3-5")] == [[2], [1, 3, 4], [0]]
     assert of(kinds, "user", "new") == [2, 3, 4]
+
+
+def test_a_target_was_viewed_where_another_event_of_it_is_in_the_history():
+    corpus = corpus_of(TRAIN, TEST, TEST)
+    rows = with_events(corpus.rows("test"), of_targets=[1, 1, 1, 0, 1])
+    # The target of the first is there as a view, that of the last as a purchase.
+    kinds = example_slices(corpus, rows, "test")
+    assert (of(kinds, "viewed", VIEWED), of(kinds, "viewed", NOT_VIEWED)) == ([0], [1, 2, 3, 4])
+    assert of(kinds, "repeat", "target is in the history") == [0, 4]
 
 
 def test_a_frequent_target_is_one_of_more_than_five_rows():
@@ -54,7 +80,8 @@ def test_training_rows_are_not_looked_up_in_training():
 def test_every_kind_can_be_reported_in_a_sentence():
     corpus = corpus_of(TRAIN, TEST, TEST)
     times = RowTimes(np.zeros(5, np.int64), np.zeros(5, np.int64))
-    kinds = example_slices(corpus, replace(corpus.rows("test"), times=times), "test")
+    rows = with_events(replace(corpus.rows("test"), times=times), of_targets=[1] * 5)
+    kinds = example_slices(corpus, rows, "test")
     assert [(group, kind) for group, of in kinds.items() for kind in of] == list(WHOSE)
 
 

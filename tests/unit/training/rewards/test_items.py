@@ -6,7 +6,14 @@ from support.rollouts import rollouts_of
 
 from minionerec.core.errors import DataError
 from minionerec.sid.table import SidTable
-from minionerec.training.rewards import make_collaborative, make_diversity, make_rare, make_semantic, make_value
+from minionerec.training.rewards import (
+    make_collaborative,
+    make_diversity,
+    make_expected,
+    make_rare,
+    make_semantic,
+    make_value,
+)
 
 # Items 2 and 3 share an SID.
 TABLE = SidTable(np.array([[1, 1], [1, 2], [2, 1], [2, 1]]), ["w", "x", "y", "z"])
@@ -44,6 +51,22 @@ def test_collaborative_is_the_models_score():
         wrong(rollouts)
     none = rollouts_of(TABLE, [group], [FIRST])
     assert np.isnan(make_collaborative(TABLE, scorer)(none)).all()
+
+
+def test_an_expected_worth_is_the_models_probability_times_the_value():
+    scores = np.log([[0.1, 0.2, 0.3, 0.15], [0.4, 0.1, 0.2, 0.05]])
+
+    def scorer(histories):
+        return np.stack([scores[len(history) - 1] for history in histories])
+
+    rollouts = rollouts_of(TABLE, [[FIRST, SHARED], [SECOND, FIRST], [FIRST, SHARED]], [FIRST] * 3, [[5], [5, 6], None])
+    # Items 2 and 3 share an SID, which has the better of their scores: probabilities are shares of .6 and of .7.
+    hits = make_expected(TABLE, scorer)(rollouts)
+    assert hits[:2] == pytest.approx(np.array([[0.1 / 0.6, 0.3 / 0.6], [0.1 / 0.7, 0.4 / 0.7]]))
+    assert np.isnan(hits[2]).all()
+    # Values have a mean of 5, those of the shared SID one of 6.
+    values = make_expected(TABLE, scorer, np.array([2.0, 6.0, 4.0, 8.0]))(rollouts)
+    assert values[:2] == pytest.approx(hits[:2] * np.array([[0.4, 1.2], [1.2, 0.4]]))
 
 
 def test_value_is_what_the_hit_is_worth():

@@ -34,10 +34,7 @@ def test_lists_re_ranked(lists):
     predictions = Predictions(["a", "b"], np.array([1, 3]), ["", ""], [[0, 1, 2, 3], [2, 2]], [[""] * 4] * 2, scores)
     found = lists.Candidates.of(predictions)
     assert found.items.tolist() == [[0, 1, 2, 3], [2, -1, -1, -1]] and found.scores[1, 0] == -1
-    values, labels = shop_of(lists).values, shop_of(lists).labels
-    assert found.by_value(values, 0).tolist() == [[0, 1, 2, 3], [2, -1, -1, -1]]
-    # log 4 - 1.5 and log 2 - 2.5 overtake -1 and -2.
-    assert found.by_value(values, 1).tolist() == [[1, 0, 3, 2], [2, -1, -1, -1]]
+    labels = shop_of(lists).labels
     assert found.by_label(labels, 0.4)[0, :4].tolist() == [0, 1, 2, 3]
     assert found.by_label(labels, 0.6)[0, :4].tolist() == [0, 2, 1, 3]
     assert found.by_label(labels, 9)[0, :4].tolist() == [0, 2, 3, 1]
@@ -46,20 +43,6 @@ def test_lists_re_ranked(lists):
     drawn = [found.sampled(1, seed)[0, 0] for seed in range(2000)]
     weights = np.exp(scores[0])
     assert np.bincount(drawn, minlength=4) / 2000 == pytest.approx(weights / weights.sum(), abs=0.04)
-
-
-def test_at_equal_hr_it_is_the_best_mixture(lists):
-    curve = [
-        {"HR@10": np.array([hit, hit]), "value@10": np.array([value, value + 2])}
-        for hit, value in ((0.5, 1), (0.375, 2), (0.25, 9))
-    ]
-    # Half of the first and half of the last, not the one between them.
-    found, inside = lists.at_equal_hr(0.375, curve, "value@10")
-    assert inside and found.tolist() == [5, 7]
-    found, inside = lists.at_equal_hr(0.75, curve, "value@10")
-    assert not inside and found.tolist() == [1, 3]
-    found, inside = lists.at_equal_hr(0.1, curve, "value@10")
-    assert not inside and found.tolist() == [9, 11]
 
 
 def test_each_seed_is_compared_with_its_own_start(lists):

@@ -10,6 +10,7 @@ from support.rollouts import rollouts_of
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.sid.table import SidTable
 from minionerec.training.rewards import (
+    OF_MODEL,
     PRESETS,
     REWARDS,
     WeightedRewards,
@@ -71,7 +72,13 @@ def test_weights_of_presets_and_own():
 
 @pytest.mark.parametrize(
     ("name", "setting"),
-    [("semantic", "reward_vectors"), ("collaborative", "reward_model"), ("value", "reward_columns")],
+    [
+        ("semantic", "reward_vectors"),
+        ("collaborative", "reward_model"),
+        ("expected_hits", "reward_model"),
+        ("expected_value", "reward_model"),
+        ("value", "reward_columns"),
+    ],
 )
 def test_a_reward_whose_source_is_missing(name, setting):
     with pytest.raises(ConfigError, match=f"reward '{name}' needs .* give --{setting}"):
@@ -81,8 +88,9 @@ def test_a_reward_whose_source_is_missing(name, setting):
 def test_a_reward_that_finds_no_history():
     check_histories({"rule": 1.0, "position": 1.0}, [None], ["title_to_sid"])
     check_histories({"collaborative": 1.0}, [None, [3]], ["title_to_sid", "next_sid"])
-    with pytest.raises(ConfigError, match=r"'collaborative' reads the history, which none of the tasks title_to"):
-        check_histories({"rule": 1.0, "collaborative": 1.0}, [None], ["title_to_sid"])
+    for name in OF_MODEL:
+        with pytest.raises(ConfigError, match=rf"'{name}' reads the history, which none of the tasks title_to"):
+            check_histories({"rule": 1.0, name: 1.0}, [None], ["title_to_sid"])
 
 
 def test_a_users_own_reward(own):
