@@ -211,7 +211,12 @@ Reader = Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSourc
 _BUILT_IN: dict[str, Reader] = {
     "demo": lambda config, inputs, bad: read_tables(inputs["interactions"], inputs["items"], bad),
     "tables": lambda config, inputs, bad: read_tables(
-        interaction_files(config, inputs), inputs["items"], bad, contexts=config.context_columns, **_columns(config)
+        interaction_files(config, inputs),
+        inputs["items"],
+        bad,
+        contexts=config.context_columns,
+        users=inputs.get("users"),
+        **_columns(config),
     ),
     **dict.fromkeys(AMAZON, _amazon),
     "movielens": lambda config, inputs, bad: read_movielens(inputs["interactions"], inputs["items"], bad),

@@ -165,6 +165,7 @@ class TableSource:
         conditions: Conditions on the interactions.
         events: See `read_tables`.
         contexts: See `read_tables`.
+        users: Columns of users, by id; None without such a table.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class TableSource:
         conditions: Sequence[Condition] = (),
         events: bool = False,
         contexts: Collection[str] | None = (),
+        users: pd.DataFrame | None = None,
     ) -> None:
         self.items, self.where = items, where
         self._index, self._path, self._item_lines = pd.Index(items["item_id"]), path, lines
@@ -188,7 +190,7 @@ class TableSource:
         self._unknown, self._unknown_count, self._lines = "", 0, 0
         self._conditions, self._left_out = conditions, 0
         self._event_numbers: dict[str, int] | None = {} if events else None
-        self._named_contexts = contexts
+        self._named_contexts, self._users = contexts, users
         self._contexts: dict[str, dict[str, int] | str] = {}
         self._candidates: list[str] = []
         self.ticks: int | None = SECOND
@@ -260,8 +262,9 @@ class TableSource:
         read = of_flags | {condition.column for condition in self._conditions}
         unread = [name for name in dict.fromkeys(names) if name not in read]
         named = self._named_contexts
-        for name in unread if named is None else named:
-            self._contexts[name] = self._problem(name, names, table, of_flags) or {}
+        of_users = [] if self._users is None else [str(name) for name in self._users.columns]
+        for name in dict.fromkeys([*unread, *of_users]) if named is None else named:
+            self._contexts[name] = self._problem(name, names, of_users, table, of_flags) or {}
         if named is None:  # reported with those that turn out to be none
             return
         report(self.where, (), {name: of for name, of in self._contexts.items() if isinstance(of, str)}, named)
@@ -271,18 +274,32 @@ class TableSource:
             hint = f" Without targets each row counts alike, whatever its {event!r} is." if event in unread else ""
             logger.info("%s: columns that are not read: %s.%s", self.where, truncate(", ".join(unread), 200), hint)
 
-    def _problem(self, name: str, names: Sequence[str], table: pd.DataFrame, of_flags: Collection[str]) -> str:
+    def _problem(
+        self,
+        name: str,
+        names: Sequence[str],
+        of_users: Sequence[str],
+        table: pd.DataFrame,
+        of_flags: Collection[str],
+    ) -> str:
         """Why a column is no request feature, as far as its name and the first part of the table tell; "" if not."""
         problems = {
-            f"the columns are {', '.join(names)}": name not in names,
-            "it occurs twice": list(names).count(name) > 1,
+            f"the columns are {', '.join([*names, *of_users])}": name not in names and name not in of_users,
+            "users and interactions have such a column": name in names and name in of_users,
+            "it occurs twice": max(list(names).count(name), list(of_users).count(name)) > 1,
             "it is read as something else": name in of_flags,
             "without targets each row counts alike": name == self._columns["event"],
             "it is known after the choice": name == RATING and self._named_contexts is None,
             name_problem(name): name_problem(name) != "",
-            _NO_TEXTS: name not in table.columns,
+            _NO_TEXTS: name not in table.columns and name not in of_users,
         }
         return next((problem for problem, holds in problems.items() if holds), "")
+
+    def _cells_of(self, name: str, table: pd.DataFrame) -> pd.Series:
+        """A column of interactions, or of their users."""
+        if self._users is None or name in table.columns:
+            return table[name]
+        return self._users[name].reindex(table[self._columns["user"]].to_numpy())
 
     def _numbers_of(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
         """The numbers of the rows' values in columns that may be request features, each int16 (B,), -1 without one."""
@@ -292,8 +309,9 @@ class TableSource:
             known = self._contexts[name]
             if isinstance(known, str) or not len(table):
                 continue
+            column = self._cells_of(name, table)
             try:
-                positions, cells = pd.factorize(table[name])
+                positions, cells = pd.factorize(column)
                 texts, wrong = texts_of(pd.Series(cells))
             except TypeError:  # lists
                 texts, wrong = pd.Series(dtype="str"), np.ones(1, dtype=bool)
@@ -395,6 +413,7 @@ def read_tables(
     where: str = "",
     events: bool = False,
     contexts: Collection[str] | None = (),
+    users: str | os.PathLike[str] | None = None,
     columns: Mapping[str, str] = MappingProxyType({}),
 ) -> TableSource:
     """Read items, and interactions part by part; item index i is row i of the items table.
@@ -413,7 +432,9 @@ def read_tables(
             if None.
         where: Conditions that rows of interactions must meet (`minionerec.data.filters.parse_conditions`).
         events: Whether interactions have events.
-        contexts: Columns of interactions that are request features; all that may be if None.
+        contexts: Columns of interactions, or of users, that are request features; all that may be if None.
+        users: csv, tsv, jsonl or parquet with one row a user, whose columns may be request features; users that it
+            lacks have no values. None without such a table.
         columns: Names of columns, by keys of `minionerec.data.names.COLUMNS`: item ids (in both tables), titles,
             descriptions, user ids, times (numbers or ISO dates), and events. Without a column of times ("") rows are in
             the order of time.
@@ -422,8 +443,8 @@ def read_tables(
         ArtefactError: If a folder holds no file to read, or a folder.
         DataError: If a file or column is missing or a column there twice, files of a folder differ, or the unit of
             times is not clear; and, as far as `bad` does not allow it, if a row has more or fewer cells than the header
-            or is not CSV, an id is empty, of several lines or (of an item) given twice, a time does not parse, or an
-            interaction's item is unknown. Errors of interactions are raised when they are read.
+            or is not CSV, an id is empty, of several lines or (of an item or user) given twice, a time does not parse,
+            or an interaction's item is unknown. Errors of interactions are raised when they are read.
     """
     bad = bad or BadRows()
     of_items = [name for flag, name in {**COLUMNS, **columns}.items() if flag in OF_ITEMS]
@@ -439,7 +460,26 @@ def read_tables(
             others += _context_names(files, contexts)
         tables = _parquet_parts(files, named, others)
     catalogue_file = catalogue, Path(items)
-    return parse_tables(tables, files.where, catalogue_file, bad, columns, time_unit, conditions, events, contexts)
+    known = None if users is None else _read_users(Path(users), {**COLUMNS, **columns}["user"], bad)
+    given = time_unit, conditions, events, contexts, known
+    return parse_tables(tables, files.where, catalogue_file, bad, columns, *given)
+
+
+def _read_users(path: Path, user: str, bad: BadRows) -> pd.DataFrame:
+    """The columns of a table of users, by id; see `read_tables`."""
+    table = read_table(path, bad, (user,))
+    column_of(table, path, user, "user")
+    table = rows_with_ids(table, path, (user,), bad)
+    twice = table[user].duplicated()
+    if twice.any():
+        row = table.index[twice][0]
+        bad.add(
+            "duplicate_user",
+            f"{row_location(path, int(row))}: user {shown(table[user][row])} is there twice or more "
+            f"({int(twice.sum())} such rows). Keep one of them.",
+            int(twice.sum()),
+        )
+    return table[~twice].set_index(user)
 
 
 def parse_tables(
@@ -452,6 +492,7 @@ def parse_tables(
     conditions: Sequence[Condition] = (),
     events: bool = False,
     contexts: Collection[str] | None = (),
+    users: pd.DataFrame | None = None,
 ) -> TableSource:
     """The same as `read_tables` of tables that are already in memory, or come part by part, each with its file."""
     named = {**COLUMNS, **columns}
@@ -464,7 +505,8 @@ def parse_tables(
                     column_of(table, path, named[flag], flag)
             yield path, table
 
-    return TableSource(table, items[1], lines, where, checked(), named, bad, time_unit, conditions, events, contexts)
+    given = time_unit, conditions, events, contexts, users
+    return TableSource(table, items[1], lines, where, checked(), named, bad, *given)
 
 
 def column_names(files: TableFiles, bad: BadRows) -> list[str]:

@@ -82,11 +82,16 @@ def init_arguments(program: str) -> CommandParser:
         help="events that are predicted, such as purchase; interactions of other events are in histories alone",
     )
     parser.add_argument(
+        "--users",
+        metavar="TABLE",
+        help="table of users, with their ids as the interactions have them, whose columns may be request features",
+    )
+    parser.add_argument(
         "--context_columns",
         nargs="*",
         metavar="COLUMN",
-        help="columns of the interactions that are known when a list is requested, such as device; by default all of 2 "
-        "to 256 categories that the item does not determine",
+        help="columns of the interactions or users that are known when a list is requested, such as device (default: "
+        "all of 2 to 256 categories that the item does not determine)",
     )
     parser.add_argument(
         "--where", default="", metavar="CONDITION", help="condition that interactions must meet, such as 'rating >= 4'"
@@ -132,12 +137,13 @@ def run_init(program: str) -> None:
         max_bad_rows=int(convert(options.max_bad_rows, int, "--max_bad_rows")),
         targets=convert(options.targets, list[str], "--targets"),
         where=options.where,
+        users=options.users,
         context_columns=options.context_columns,
         roles=convert(options.roles, dict[str, str], "--roles"),
         output=str(Path("runs", name)),
         columns=convert(options.columns, dict[str, str | None], "--columns"),
     )
-    texts = {"items": config.items, "interactions": config.interactions, "where": config.where}
+    texts = {name: getattr(config, name) for name in ("items", "interactions", "users", "where")}
     texts |= {f"columns {kind}": column for kind, column in config.columns.items()}
     texts |= {f"targets[{position}]": event for position, event in enumerate(config.targets)}
     texts |= {f"context_columns[{position}]": name for position, name in enumerate(config.context_columns or ())}
@@ -159,7 +165,7 @@ def run_init(program: str) -> None:
                 f"No model reads {', '.join(unread)}; give --roles COLUMN=category (or tags, number, time) otherwise."
             )
     if shape.contexts:
-        print(f"Request features among the columns of interactions: {', '.join(shape.contexts)}.")
+        print(f"Request features among the columns of interactions and users: {', '.join(shape.contexts)}.")
     paces = measured_paces(config, shape)
     recipe = recipe_text(config, shape, name, minutes, paces)
     steps, duration = _count_steps(recipe, file), sum(_steps(shape, minutes, paces)[1].values())
@@ -387,7 +393,7 @@ def recipe_text(
     """
     chosen, times = _steps(shape, minutes, paces)
     defaults = PrepareConfig.__dataclass_fields__
-    keys = ("items", "interactions", "columns", "roles", "targets", "context_columns", "where", "max_bad_rows")
+    keys = ("items", "interactions", "users", "columns", "roles", "targets", "context_columns", "where", "max_bad_rows")
     values = {key: getattr(config, key) for key in keys}
     values = {key: (value, "") for key, value in values.items() if value != default_of(defaults[key])}
     chosen["corpus"] = {**values, **chosen["corpus"]}

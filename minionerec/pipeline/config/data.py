@@ -77,6 +77,12 @@ class PrepareConfig(StageConfig):
         "movies.csv or u.item; recbole: .item; user_items: JSON of item id → title (both may be left out)",
         input_kind="any",
     )
+    users: str | None = setting(
+        None,
+        "tables: csv, tsv, jsonl or parquet with one row a user, whose columns, such as a country, may be request "
+        "features as those of the interactions",
+        input_kind="any",
+    )
     columns: dict[str, str | None] = setting(
         {},
         "tables, recbole: names of columns where they are others than item=item_id (in both), title=title, "
@@ -102,9 +108,9 @@ class PrepareConfig(StageConfig):
     )
     context_columns: list[str] | None = setting(
         None,
-        "tables: columns of the interactions that are known when a list is requested, such as [device], kept as "
-        "request features (context of trainings); by default all of 2 to 256 categories that the item does not "
-        "determine; empty: none",
+        "tables: columns of the interactions, or of users, that are known when a list is requested, such as [device], "
+        "kept as request features (context of trainings); by default all of 2 to 256 categories that the item does "
+        "not determine; empty: none",
     )
     where: str = setting(
         "",
@@ -230,6 +236,7 @@ class PrepareConfig(StageConfig):
             ("time_unit", self.time_unit, WITH_COLUMNS, ()),
             ("targets", self.targets, WITH_COLUMNS, ()),
             ("context_columns", self.context_columns, ("tables",), ()),
+            ("users", self.users, ("tables",), ()),
             ("where", self.where, WITH_COLUMNS, ()),
             ("max_title_words", self.max_title_words, AMAZON, ()),
         )

@@ -477,7 +477,7 @@ def test_init_finds_events_brand_category_and_price(city, tmp_path, monkeypatch,
     printed = capsys.readouterr().out
     assert "Targets are those of 'purchase'" in printed
     assert "Columns of items: brand (category), category (category), price (number)." in printed
-    assert "Request features among the columns of interactions: device." in printed
+    assert "Request features among the columns of interactions and users: device." in printed
 
 
 def test_factors_belong_to_columns_and_memory_does_not():

@@ -6,7 +6,7 @@ import pytest
 from support.examples import in_blocks
 from support.tables import write_table
 
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.context_columns import is_told_by_items, name_problem, values_problem
 from minionerec.data.contexts import RequestFeature, chosen_features, context_codes, corpus_codes
 from minionerec.data.corpus import Corpus
@@ -169,6 +169,58 @@ def test_none_or_some_are_kept_as_the_setting_says(tmp_path):
         PrepareConfig(source="recbole", interactions="a.inter", output="b", context_columns=["device"])
     with pytest.raises(ConfigError, match=r"context names 'colour', which the corpus does not have. It has .*device"):
         chosen_features(Corpus.load(tmp_path / "corpus"), ["colour"])
+
+
+USERS = pd.DataFrame(
+    {
+        "user_id": [f"u{user}" for user in range(59)],
+        "country": [("France", "Peru", "")[user % 3] for user in range(59)],
+        "device": "watch",  # a column of the interactions, too
+        "age": range(59),
+    }
+)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_of_users_are_those_of_their_rows(tmp_path, caplog, suffix):
+    caplog.set_level("INFO")
+    users = str(write_table(USERS, tmp_path / f"users{suffix}"))
+    corpus = prepared(tmp_path, log(), suffix, users=users)
+    assert {"country", "channel", "member"} <= set(corpus.context_values) and "device" not in corpus.context_values
+    assert set(corpus.context_values["country"]) == {"France", "Peru"}
+    assert "device (users and interactions have such a column)" in caplog.text and "age (numbers)" in caplog.text
+    of_user = dict(zip(USERS["user_id"], USERS["country"], strict=True))
+    for rows in corpus.splits().values():
+        stored = rows.contexts["country"]
+        given = [("", *stored.values)[code] for code in stored.codes]
+        assert given == [of_user.get(user, "") for user in rows.users]  # u59 is not in the table
+    assert list(prepared(tmp_path, log(), suffix, users=users, context_columns=["country"]).context_values) == [
+        "country"
+    ]
+    with pytest.raises(
+        ConfigError, match=r"context_columns names 'colour', .* the columns are user_id, .*, country, dev"
+    ):
+        prepared(tmp_path, log(), suffix, users=users, context_columns=["colour"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.drop(columns="user_id"), r"users.csv: column 'user_id' is missing"),
+        (
+            lambda table: table.replace({"user_id": {"u3": "u2"}}),
+            r"users.csv, line 5: user 'u2' is there twice or more",
+        ),
+        (lambda table: table.replace({"user_id": {"u3": ""}}), r"users.csv, line 5, column 'user_id': the id is empty"),
+    ],
+)
+def test_a_bad_table_of_users_is_refused(tmp_path, change, message):
+    users = str(write_table(change(USERS), tmp_path / "users.csv"))
+    with pytest.raises(DataError, match=message):
+        prepared(tmp_path, log(), users=users)
+    assert not (tmp_path / "corpus").exists()
+    with pytest.raises(ConfigError, match=r"users is 'users.csv', but source is 'recbole', which does not read it"):
+        PrepareConfig(source="recbole", interactions="a.inter", output="b", users="users.csv")
 
 
 def test_a_first_row_of_repeats_stays(tmp_path):
