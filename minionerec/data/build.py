@@ -19,7 +19,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.data.audit import OrderAudit, audit_of_signs
 from minionerec.data.chains import Chains, concatenated
 from minionerec.data.checks import check_filled
-from minionerec.data.context_columns import ContextColumn, codes_of, is_told_by_items, report, values_problem
+from minionerec.data.context_columns import ContextColumn, codes_of, is_determined_by_items, report, values_problem
 from minionerec.data.contexts import UNKNOWN_NAME
 from minionerec.data.corpus import Corpus, id_ranks, write_items
 from minionerec.data.engines import statements
@@ -367,10 +367,10 @@ def _context_columns(
         }
         problem = values_problem(counts, sum(rows.values()) - sum(counts.values()))
         if not problem:
-            several, told = engine.row(borders.told_by_items(column))
+            several, agreeing = engine.row(borders.values_by_item(column))
             if not several:
                 problem = "no item recurs, which may determine it"
-            elif is_told_by_items(int(several), int(told), max(counts.values()) / sum(counts.values())):
+            elif is_determined_by_items(int(several), int(agreeing), max(counts.values()) / sum(counts.values())):
                 problem = "the item determines it"
         if problem:
             problems[name] = problem

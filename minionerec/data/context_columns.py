@@ -19,7 +19,7 @@ MOST = 256
 """Values of a column at most."""
 TRACKED = 4096
 """Different values, over all rows, from which on a column is not read further."""
-TOLD = 0.95
+DETERMINED = 0.95
 """Share of rows whose value is the most frequent one of their item, from which on the item determines the column."""
 _NAME = re.compile(r"\w[\w .-]{0,59}")
 _ROWS = 100_000  # rows by which the role of a column is inferred, about
@@ -81,21 +81,21 @@ def many_problem(values: Collection[str]) -> str:
     return _REASONS[role] if role in (NUMBER, TIME) else f"more than {MOST} values"
 
 
-def is_told_by_items(rows: int, told: int, share: float) -> bool:
+def is_determined_by_items(rows: int, agreeing: int, share: float) -> bool:
     """Whether the item determines a column in nearly all rows, so that its value would give the target away.
 
     A value that nearly all rows have is that of most items too: then the items must tell half of the other rows.
 
     Args:
         rows: Rows of items that have several.
-        told: Those with the most frequent value of their item.
+        agreeing: Those with the most frequent value of their item.
         share: Share of rows with the most frequent value of all.
 
     Example:
-        >>> is_told_by_items(100, 97, 0.4), is_told_by_items(100, 97, 0.96), is_told_by_items(100, 60, 0.4)
-        (True, False, False)
+        >>> is_determined_by_items(100, 97, 0.4), is_determined_by_items(100, 97, 0.96)
+        (True, False)
     """
-    return told >= TOLD * rows and rows - told <= (1 - share) * rows / 2
+    return agreeing >= DETERMINED * rows and rows - agreeing <= (1 - share) * rows / 2
 
 
 def codes_of(column: str, values: Sequence[str], counts: Mapping[str, int]) -> ContextColumn:

@@ -4,17 +4,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from minionerec.data.contexts import SESSION, share_in_session
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import ItemEvents, SplitExamples, ranges
 
 RARE = 5  # training targets of a rare item at most
 NOT_FOLLOWED = "did not"
 SAME, LATER = "same time", "later"
+IN_SESSION = "at most half an hour"
 FOLLOWED, REVERSED = "target followed the newest item in training", "newest item followed the target in training"
 VIEWED, NOT_VIEWED = "target was viewed in this history", "was not"
 WHOSE: Mapping[tuple[str, str], str] = {
     ("time", SAME): "whose target has the time of the newest history item",
     ("time", LATER): "whose target came later than the newest history item",
+    ("session", IN_SESSION): "whose target came at most half an hour after the newest history item",
+    ("session", LATER): "whose target came more than half an hour after the newest history item",
     ("pair", FOLLOWED): "whose target directly followed the newest history item in training",
     ("pair", NOT_FOLLOWED): "whose target never directly followed the newest history item in training",
     ("reverse", REVERSED): "whose newest history item directly followed the target in training",
@@ -49,12 +53,16 @@ def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, d
     Returns:
         Group to slice to bool (R,); the slices of a group (`WHOSE` explains them) partition the examples for which they
         are known. An example without history is in no slice of `pair` and `reverse`, one of unknown times of none of
-        `time`. The group `viewed` is there where interactions have events.
+        `time` and `session`. The group `session` is there where times tell sessions (`share_in_session`), `viewed`
+        where interactions have events.
     """
     items, lengths, targets = rows.flat_histories()[0], rows.lengths, rows.targets.astype(np.int64)
     groups: dict[str, dict[str, np.ndarray]] = {}
     if rows.times is not None and rows.times.known.any():
         groups["time"] = {SAME: rows.times.same, LATER: rows.times.later}
+        if share_in_session(rows.times.time, rows.times.previous) is not None:
+            soon = rows.times.known & (rows.times.time - rows.times.previous <= SESSION)
+            groups["session"] = {IN_SESSION: soon, LATER: rows.times.known & ~soon}
     if split != "train":
         some, size, newest = lengths > 0, data.n_items, rows.newest.astype(np.int64)
         keys = np.concatenate([newest * size + targets, targets * size + newest])

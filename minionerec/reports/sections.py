@@ -319,7 +319,7 @@ def _slice_note(results: PageResults) -> str:
     """Explanation of the tables of slices."""
     groups = {part.group for part in results.slices}
     notes = {
-        "time": "Time: the target compared with the newest item of the history, as dated in the data.",
+        "time": "Time and session: the target compared with the newest item of the history, as dated in the data.",
         "pair": "Pair and reverse: whether the newest item and the target were adjacent in training.",
         "target": "A cold target is no target in training, a rare one in up to 5 examples.",
         "history": "History: the number of its items.",

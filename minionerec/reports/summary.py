@@ -90,9 +90,9 @@ def _compared(results: PageResults, names: Sequence[str], other: str, what: str)
 
 
 def _later(results: PageResults) -> list[str]:
-    """Sentence on a baseline that no trained recommender beats on targets later than the history."""
+    """Sentence on a baseline that no trained recommender beats on targets later than the history, or its session."""
     for part, measured in results.by_slice:
-        if (part.group, part.name) == ("time", LATER) and measured is not None:
+        if part.name == LATER and measured is not None:
             where = f"on the {100 * part.share:.0f} % of examples {WHOSE[part.group, part.name]}, "
             return _not_ahead(measured, where, *_best_two(measured))
     return []
@@ -103,7 +103,7 @@ def _slices_led_by_baselines(results: PageResults) -> list[str]:
     parts = []
     for part, measured in results.by_slice:
         key = part.group, part.name
-        if measured is None or part.share < _SMALL or key == ("time", LATER):  # `_later` reports these
+        if measured is None or part.share < _SMALL or part.name == LATER:  # `_later` reports these
             continue
         trained, baseline = _best_two(measured)
         if trained is None or baseline is None:

@@ -61,13 +61,10 @@ Reward = Callable[[Rollouts], np.ndarray]
 
 
 def rule(rollouts: Rollouts) -> np.ndarray:
-    """1 for a completion that is the target, else 0.
+    """1 for a completion that is the target, else 0: float64 (P, G).
 
     Args:
         rollouts: The completions.
-
-    Returns:
-        float64 (P, G).
     """
     return rollouts.hits.astype(np.float64)
 
@@ -152,16 +149,8 @@ def make_semantic(table: "SidTable", vectors: np.ndarray) -> Reward:
     return semantic
 
 
-def _of_model(
-    table: "SidTable", scorer: Scorer, worth: Callable[[np.ndarray], np.ndarray] = lambda scores: scores
-) -> Reward:
-    """A reward by a model's scores of SIDs after the row's history; an SID has the best score of its items.
-
-    Args:
-        table: SIDs of the N items.
-        scorer: See `make_collaborative`.
-        worth: Takes scores float64 (D, S) and gives rewards (D, S).
-    """
+def _of_model(table: "SidTable", scorer: Scorer, worth: Callable[[np.ndarray], np.ndarray]) -> Reward:
+    """A reward from a model's scores of SIDs, float64 (D, S), by a function to rewards (D, S)."""
 
     def reward(rollouts: Rollouts) -> np.ndarray:
         distinct: dict[tuple[int, ...], int] = {}
@@ -197,7 +186,7 @@ def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
         scorer: Takes B histories, item indices from the oldest on, and gives scores float (B, N), such as logits; each
             distinct history of a batch is scored once.
     """
-    return _of_model(table, scorer)
+    return _of_model(table, scorer, lambda scores: scores)
 
 
 # Rewards of lists that a shop values: what a hit is worth, which items are shown, how different they are. Added up over
@@ -208,31 +197,26 @@ def make_expected(table: "SidTable", scorer: Scorer, values: np.ndarray | None =
     """The expected worth of a completion: its probability by a model, after the row's history, times its value.
 
     Added up over a list it is the number of hits, or the value of the purchases, that the model expects of it. No
-    target is looked at: unlike `make_value`, which sees at most one hit in a group, it gives each completion its worth
-    without noise. An SID that several items share has the mean of their values, and the best of their scores. Rows
-    without a history get NaN.
+    target is looked at: unlike `make_value`, which sees at most one hit in a group, it has no noise.
 
     Args:
         table: SIDs of the N items.
         scorer: See `make_collaborative`; a probability is the softmax of the scores over SIDs.
-        values: float (N,), such as prices, none negative and not all 0, which are divided by their mean; 1 for all if
-            None.
+        values: As of `make_value`; 1 for all if None.
     """
     worth = np.ones(table.n_unique) if values is None else _mean_worth(table, values)
 
     def expected(scores: np.ndarray) -> np.ndarray:
         shares = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
-        products: np.ndarray = shares / shares.sum(1, keepdims=True) * worth
-        return products
+        return np.asarray(shares / shares.sum(1, keepdims=True) * worth)
 
     return _of_model(table, scorer, expected)
 
 
 def _mean_worth(table: "SidTable", values: np.ndarray) -> np.ndarray:
-    """Mean value of the items of each SID, of mean 1 over the items: float64 (S,)."""
-    sums, counts = np.bincount(table.sid_numbers, values / values.mean()), np.bincount(table.sid_numbers)
-    worth: np.ndarray = sums / counts
-    return worth
+    """Mean value of the items of each SID, float64 (S,), where all items have a mean of 1."""
+    sums = np.bincount(table.sid_numbers, values / values.mean())
+    return sums / np.bincount(table.sid_numbers)
 
 
 def make_value(table: "SidTable", values: np.ndarray) -> Reward:

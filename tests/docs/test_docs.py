@@ -262,10 +262,12 @@ def change(project, block):
 def check_walk(project, outputs):
     assert (project / "runs/shop/report/report.html").is_file()
     assert (project / "runs/shop/eval_catalogue/predictions.parquet").is_file()
-    position = next(position for position, text in enumerate(outputs) if "HR@1 " in text)
+    position = next(position for position, text in enumerate(outputs) if "NDCG@10" in text)
     run, recommended = outputs[position], outputs[position + 1].strip().splitlines()
-    hits = next(line for line in run.splitlines() if line.startswith("HR@1 ")).split()
-    assert float(hits[1]) > float(hits[4]) + 0.2, "beam search does not beat popularity"
+    rows = re.findall(r"^(\S.*?) {2,}\d\.\d{4} \[.*?\] {2,}(\d\.\d{4}) \[", run, re.MULTILINE)
+    reached = {name: float(ndcg) for name, ndcg in reversed(rows)}
+    assert rows[0][0].startswith("beam search")
+    assert reached[rows[0][0]] > reached["popularity"] + 0.2, "beam search does not beat popularity"
     assert "Serve it: minionerec serve --checkpoint runs/shop/catalogue" in run
     assert len(recommended) == 5
     assert all(re.fullmatch(r"0\.\d{3}  (<[a-c]_\d+>){3}  \w+ \w+", line) for line in recommended)
@@ -284,7 +286,7 @@ def check_examples(project, written, outputs):
     corpus = pd.read_parquet(project / "runs/visits/corpus/items.parquet")
     assert corpus["title"].tolist() == ["kettle", "cup", "tray", "tea"]
     assert manifest("mine/sids")["config"]["method"] == "first_axis"
-    assert manifest("mine/grpo")["config"]["rewards"] == {"ranking": 1.0, "my_rewards.first_code": 0.5}
+    assert manifest("mine/grpo")["config"]["rewards"] == {"expected_value": 10.0, "my_rewards.first_code": 0.5}
     log = json.loads((project / "runs/mine/grpo/training_log.json").read_text())
     assert any("first_code" in key for entry in log for key in entry), "the log does not know the reward"
     assert len(pd.read_parquet(project / "runs/mine/newest/predictions.parquet")) > 0

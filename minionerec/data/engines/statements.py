@@ -363,7 +363,7 @@ class Borders:
         """The values of a column in the rows of the targets of training examples, and how often each is there."""
         return f"SELECT {column}, sum(n) FROM ({self._trained(column)}) AS trained GROUP BY {column}"
 
-    def told_by_items(self, column: str) -> str:
+    def values_by_item(self, column: str) -> str:
         """Training targets with a value in a column, and those with the most frequent value of their item.
 
         Of items that have two of them or more.

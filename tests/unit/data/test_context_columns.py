@@ -7,14 +7,14 @@ from support.examples import in_blocks
 from support.tables import write_table
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.data.context_columns import is_told_by_items, name_problem, values_problem
+from minionerec.data.context_columns import is_determined_by_items, name_problem, values_problem
 from minionerec.data.contexts import RequestFeature, chosen_features, context_codes, corpus_codes
 from minionerec.data.corpus import Corpus
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
 
 ITEMS = pd.DataFrame({"item_id": [f"i{item}" for item in range(20)], "title": "Tea"})
-VISITS = 1000
+SESSIONS = 1000
 REASONS = {
     "brand": "the item determines it",
     "price": "numbers",
@@ -32,17 +32,17 @@ REASONS = {
 
 
 def log():
-    """Two rows of each visit, with one time and two devices, and columns that do not serve."""
+    """Two rows of each session, with one time and two devices, and columns that do not serve."""
     chance = np.random.default_rng(0)
-    visit = np.repeat(np.arange(VISITS), 2)
+    session = np.repeat(np.arange(SESSIONS), 2)
     table = pd.DataFrame(
         {
-            "user_id": [f"u{user}" for user in np.repeat(chance.integers(0, 60, VISITS), 2)],
-            "item_id": [f"i{item}" for item in chance.integers(0, 20, 2 * VISITS)],
-            "timestamp": 1_600_000_000 + visit * 60,
-            "device": np.tile(["phone", "computer"], VISITS),
-            "channel": chance.choice(["shop", "", "unknown", "mail &amp; phone"], 2 * VISITS, p=[0.5, 0.1, 0.1, 0.3]),
-            "member": chance.random(2 * VISITS) < 0.9,
+            "user_id": [f"u{user}" for user in np.repeat(chance.integers(0, 60, SESSIONS), 2)],
+            "item_id": [f"i{item}" for item in chance.integers(0, 20, 2 * SESSIONS)],
+            "timestamp": 1_600_000_000 + session * 60,
+            "device": np.tile(["phone", "computer"], SESSIONS),
+            "channel": chance.choice(["shop", "", "unknown", "mail &amp; phone"], 2 * SESSIONS, p=[0.5, 0.1, 0.1, 0.3]),
+            "member": chance.random(2 * SESSIONS) < 0.9,
         }
     )
     table.loc[table.index[-20:], "channel"] = "kiosk"  # after training
@@ -236,5 +236,5 @@ def test_reasons_are_those_of_values_and_names():
     assert values_problem({"2024-01-02": 3, "2024-01-03": 3}, 0) == "times"
     assert values_problem({f"v{number}": 10**9 for number in range(256)}, 10**9) == ""  # by a sample of so many rows
     assert name_problem("gap") and name_problem("<b>") and not name_problem("device type")
-    assert is_told_by_items(1000, 950, 0.5) and not is_told_by_items(1000, 949, 0.5)
-    assert not is_told_by_items(1000, 970, 0.97)  # nearly all rows have one value, whatever the item
+    assert is_determined_by_items(1000, 950, 0.5) and not is_determined_by_items(1000, 949, 0.5)
+    assert not is_determined_by_items(1000, 970, 0.97)  # nearly all rows have one value, whatever the item

@@ -14,6 +14,7 @@ from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import ItemEvents
 from minionerec.data.slices import (
     FOLLOWED,
+    IN_SESSION,
     LATER,
     NOT_FOLLOWED,
     NOT_VIEWED,
@@ -65,6 +66,18 @@ def test_a_target_was_viewed_where_another_event_of_it_is_in_the_history():
     assert of(kinds, "repeat", "target is in the history") == [0, 4]
 
 
+def test_sessions_are_told_by_times_that_are_finer_than_half_an_hour():
+    corpus = corpus_of(TRAIN, TEST, TEST)
+    start = 1_600_000_000
+    previous = np.array([start, start + 60, start, NO_TIME, start])
+    times = RowTimes(np.array([start + 1800, start + 1861, start + 90_000, start, start]), previous)
+    kinds = example_slices(corpus, replace(corpus.rows("test"), times=times), "test")
+    assert (of(kinds, "session", IN_SESSION), of(kinds, "session", LATER)) == ([0, 4], [1, 2])
+    assert (of(kinds, "time", SAME), of(kinds, "time", LATER)) == ([4], [0, 1, 2])
+    days = RowTimes(*(np.array([n * 86_400 + start - start % 86_400 for n in ns]) for ns in ([3, 4, 5, 5, 9], [3] * 5)))
+    assert "session" not in example_slices(corpus, replace(corpus.rows("test"), times=days), "test")
+
+
 def test_a_frequent_target_is_one_of_more_than_five_rows():
     corpus = corpus_of([("u", [0], 1)] * 5 + [("u", [0], 2)] * 6, [], [("u", [0], 1), ("u", [0], 2)])
     kinds = example_slices(corpus, corpus.rows("test"), "test")
@@ -79,7 +92,7 @@ def test_training_rows_are_not_looked_up_in_training():
 
 def test_every_kind_can_be_reported_in_a_sentence():
     corpus = corpus_of(TRAIN, TEST, TEST)
-    times = RowTimes(np.zeros(5, np.int64), np.zeros(5, np.int64))
+    times = RowTimes(np.full(5, 1_600_000_000), np.full(5, 1_599_999_999))
     rows = with_events(replace(corpus.rows("test"), times=times), of_targets=[1] * 5)
     kinds = example_slices(corpus, rows, "test")
     assert [(group, kind) for group, of in kinds.items() for kind in of] == list(WHOSE)
