@@ -129,7 +129,7 @@ class Foreign:
         lambda frame: frame.set_index(frame.columns[0]),
         lambda frame: frame.astype({frame.columns[0]: object}).assign(unread=[1j] * len(frame)),
         lambda frame: (
-            frame.assign(unread=pd.Series([1, "a"] * (len(frame) // 2), dtype=object))
+            frame.assign(unread=pd.Series([row if row % 2 else f"a{row}" for row in range(len(frame))], dtype=object))
             if "title" not in frame
             else frame
         ),

@@ -103,7 +103,8 @@ def test_what_has_no_title_is_read_and_never_reported(shop):
 def test_it_is_measured_by_title_and_by_item(shop, tmp_path):
     """Items of one title share a rank, the more popular first; with all beams every item is listed."""
     result = evaluate(shop, tmp_path / "eval")
-    assert "title-level" in result.text and "item-level" in result.text
+    tables = (result.output / "metrics.txt").read_text(encoding="utf-8")
+    assert "title-level" in result.text and "title-level" in tables and "item-level" in tables
     assert result.metrics["sid_means"] == "title" and "beam search over titles" in result.metrics["recommenders"]
     predictions, corpus = Predictions.load(result.output), Corpus.load(shop / "corpus")
     titles, popularity = corpus.items["title"].tolist(), corpus.popularity()

@@ -66,7 +66,7 @@ def test_a_target_was_viewed_where_another_event_of_it_is_in_the_history():
     assert of(kinds, "repeat", "target is in the history") == [0, 4]
 
 
-def test_sessions_are_told_by_times_that_are_finer_than_half_an_hour():
+def test_sessions_follow_from_times_that_are_finer_than_half_an_hour():
     corpus = corpus_of(TRAIN, TEST, TEST)
     start = 1_600_000_000
     previous = np.array([start, start + 60, start, NO_TIME, start])
