@@ -141,7 +141,7 @@ def run_eval(config: EvalConfig) -> StageResult:
 def measured(output: Path, up_to_date: bool) -> StageResult:
     """The result of a finished evaluation: the first of its tables and the content of `metrics.json`."""
     table = (output / TABLE_FILE).read_text(encoding="utf-8").split("\n\n")[0]
-    lines = [*table.splitlines(), f"All metrics and the baselines' constants: {output}"]
+    lines = [*table.splitlines(), f"Lists and all metrics: {output}"]
     return StageResult(output, lines, metrics=read_json(output / METRICS_FILE), up_to_date=up_to_date)
 
 
