@@ -7,7 +7,6 @@ from minionerec.metrics.results import Evaluation
 from minionerec.metrics.statistics import Estimate
 
 MISSING = "-"
-MANY = 8  # recommenders beyond which a table has a row rather than a column for each
 SHOWN_AT = 10
 """Length of the lists whose metrics a terminal shows."""
 

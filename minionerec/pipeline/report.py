@@ -176,10 +176,9 @@ def _value_json(results: PageResults) -> dict[str, Any] | None:
     """Hits and value of each recommender's lists, re-ranked with each weight; None where items have no value."""
     if results.worth is None:
         return None
-    curves = {name: results.trade_off(name) for name in results.with_lists}
     means = {
         name: {metric: [float(point[metric].mean()) for point in curve] for metric in (HR, VALUE)}
-        for name, curve in curves.items()
+        for name, curve in results.trade_offs.items()
     }
     return {"column": results.value_column, "weights": list(VALUE_WEIGHTS), "recommenders": means}
 

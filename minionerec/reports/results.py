@@ -33,7 +33,6 @@ from minionerec.metrics.results import (
     metrics_at,
 )
 from minionerec.metrics.statistics import PairedDifference, paired_differences
-from minionerec.metrics.tables import MANY
 from minionerec.metrics.values import (
     HR,
     VALUE,
@@ -57,6 +56,8 @@ from minionerec.sid.table import SidTable, split_sid
 
 logger = get_logger(__name__)
 
+MANY = 8
+"""Recommenders beyond which a table has a row rather than a column for each, and they are sorted."""
 ONE_BY_ONE = 4
 """The most recommenders that are each compared with the previous one; more are compared with the first alone."""
 SID, OWN_SIDS, TITLE = "SID", "own SIDs", "title"
@@ -444,33 +445,35 @@ class PageResults(Results):
                 known.setdefault(path, replace(training, name=names.get(path, training.name)))
         return list(known.values())
 
-    @property
-    def with_lists(self) -> list[str]:
-        """Names of the recommenders whose lists of items are known."""
-        return [name for name in self.names if self.recommenders[name].lists is not None]
+    @cached_property
+    def trade_offs(self) -> dict[str, list[Metrics]]:
+        """Hits and value of the lists of each recommender that has some, re-ranked by each of `VALUE_WEIGHTS`.
 
-    def trade_off(self, name: str) -> list[Metrics]:
-        """Hits and value of a recommender's lists, re-ranked by `VALUE_WEIGHTS`; the first are as they are."""
-        lists, values = self.recommenders[name].lists, self.worth
-        assert lists is not None and values is not None
-        items, scores = distinct_lists(lists)
-        targets = np.asarray(lists.targets, dtype=np.int64)
-        return [value_metrics(by_value(items, scores, values, weight), targets, values) for weight in VALUE_WEIGHTS]
+        The first are as they are. Empty where items have no value.
+        """
+        curves: dict[str, list[Metrics]] = {}
+        for name, recommender in self.recommenders.items():
+            lists, values = recommender.lists, self.worth
+            if lists is not None and values is not None:
+                items, scores = distinct_lists(lists)
+                ranked = (by_value(items, scores, values, weight) for weight in VALUE_WEIGHTS)
+                targets = np.asarray(lists.targets, dtype=np.int64)
+                curves[name] = [value_metrics(reordered, targets, values) for reordered in ranked]
+        return curves
 
     @cached_property
     def value_gaps(self) -> dict[str, ValueGap]:
         """Value of the user's other recommenders beside that of the first, re-ranked to their HR@10."""
-        if self.worth is None or self.first not in self.with_lists:
+        curves = {name: self.trade_offs[name] for name in self.without_baselines if name in self.trade_offs}
+        first, gaps = curves.pop(self.first, None), {}
+        if first is None:
             return {}
-        curve, gaps = self.trade_off(self.first), {}
-        for name in self.without_baselines:
-            if name == self.first or name not in self.with_lists:
-                continue
-            point = self.trade_off(name)[0]
-            plain, _ = at_equal_hr(float(point[HR].mean()), curve, VALUE)
+        for name, (point, *_) in curves.items():
+            hit = float(point[HR].mean())
+            plain, _ = at_equal_hr(hit, first, VALUE)
             drawn = self.bootstrap.seed, self.bootstrap.resamples, self.bootstrap.clusters
             gap = paired_differences({VALUE: point[VALUE]}, {VALUE: plain}, *drawn)[VALUE]
-            gaps[name] = ValueGap(float(point[HR].mean()), float(point[VALUE].mean()), float(plain.mean()), gap)
+            gaps[name] = ValueGap(hit, float(point[VALUE].mean()), float(plain.mean()), gap)
         return gaps
 
     def effort(self, name: str) -> Effort:

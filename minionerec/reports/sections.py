@@ -14,7 +14,6 @@ from minionerec.metrics.ranking import item_ranks
 from minionerec.metrics.results import FEWEST, Slice
 from minionerec.metrics.statistics import Estimate, estimate
 from minionerec.metrics.tables import (
-    MANY,
     MISSING,
     cumulative_rows,
     format_coverage,
@@ -31,7 +30,7 @@ from minionerec.reports import plots
 from minionerec.reports.cells import MINUS, difference_cell, estimate_cell, percent, relative, shown_setting, signed
 from minionerec.reports.page import Block, Cell, Details, Example, Figure, Section, Table, Tiles
 from minionerec.reports.reference import DOUBTFUL, SETTINGS, UNKNOWN, Reference, ReferenceRow
-from minionerec.reports.results import OWN_SIDS, TITLE, PageResults
+from minionerec.reports.results import MANY, OWN_SIDS, TITLE, PageResults
 from minionerec.reports.summary import summary
 from minionerec.reports.trainings import NOT_RECORDED, Effort, Training, outcome, settings_changed
 from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report
@@ -265,12 +264,13 @@ def value(results: PageResults) -> Section | None:
     """Value of the purchases that lists find beside their hits, as they are and re-ranked by value."""
     if results.worth is None:
         return None
-    trade_offs = {name: results.trade_off(name) for name in results.with_lists}
-    drawn = results.bootstrap
-    rows: list[TableRow] = []
-    for name, curve in trade_offs.items():
-        estimates = estimate(curve[0], drawn.seed, drawn.resamples, drawn.clusters)
-        rows.append([_label(results, name), estimate_cell(estimates[HR]), estimate_cell(estimates[VALUE])])
+    trade_offs, drawn = results.trade_offs, results.bootstrap
+    plain = {(name, metric): curve[0][metric] for name, curve in trade_offs.items() for metric in (HR, VALUE)}
+    estimates = estimate(plain, drawn.seed, drawn.resamples, drawn.clusters)
+    rows: list[TableRow] = [
+        [_label(results, name), *(estimate_cell(estimates[name, metric]) for metric in (HR, VALUE))]
+        for name in trade_offs
+    ]
     caption = (
         f"Value of the target where the first ten find it, by {results.value_column}, in units of the mean item; of "
         "the first seed."
