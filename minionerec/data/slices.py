@@ -6,7 +6,7 @@ import numpy as np
 
 from minionerec.data.contexts import SESSION, share_in_session
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import ItemEvents, SplitExamples, ranges
+from minionerec.data.rows import SplitExamples, ranges
 
 RARE = 5  # training targets of a rare item at most
 NOT_FOLLOWED = "did not"
@@ -56,7 +56,7 @@ def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, d
         `time` and `session`. The group `session` is there where times tell sessions (`share_in_session`), `viewed`
         where interactions have events.
     """
-    items, lengths, targets = rows.flat_histories()[0], rows.lengths, rows.targets.astype(np.int64)
+    lengths, targets = rows.lengths, rows.targets.astype(np.int64)
     groups: dict[str, dict[str, np.ndarray]] = {}
     if rows.times is not None and rows.times.known.any():
         groups["time"] = {SAME: rows.times.same, LATER: rows.times.later}
@@ -70,11 +70,13 @@ def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, d
         followed, turned = np.split(met, 2)
         groups["pair"] = {FOLLOWED: some & followed, NOT_FOLLOWED: some & ~followed}
         groups["reverse"] = {REVERSED: some & turned, NOT_FOLLOWED: some & ~turned}
-    held = np.bincount(np.repeat(np.arange(len(targets)), lengths)[items == np.repeat(targets, lengths)])
-    repeated = np.pad(held, (0, len(targets) - len(held))) > 0
+    positions, owners = ranges(rows.begins, rows.ends), np.repeat(np.arange(len(rows)), lengths)
+    is_target = rows.items[positions] == targets[owners]
+    repeated = np.bincount(owners[is_target], minlength=len(rows)) > 0
     groups["repeat"] = {"target is in the history": repeated, "is not": ~repeated}
     if rows.events is not None:
-        viewed = _in_history_by_another_event(rows, rows.events)
+        is_other = is_target & (rows.events.of_items[positions] != rows.events.of_targets[owners])
+        viewed = np.bincount(owners[is_other], minlength=len(rows)) > 0
         groups["viewed"] = {VIEWED: viewed, NOT_VIEWED: ~viewed}
     if split != "train":
         often = data.popularity()[targets]
@@ -84,15 +86,6 @@ def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, d
         trained = np.array([user in known for user in rows.users], dtype=bool)
         groups["user"] = {"in training": trained, "new": ~trained}
     return groups
-
-
-def _in_history_by_another_event(rows: SplitExamples, events: ItemEvents) -> np.ndarray:
-    """Whether the target of each example is in its history with another event than its own: bool (R,)."""
-    positions, owners = ranges(rows.begins, rows.ends), np.repeat(np.arange(len(rows)), rows.lengths)
-    other = rows.items[positions] == rows.targets[owners]
-    other &= events.of_items[positions] != events.of_targets[owners]
-    found: np.ndarray = np.bincount(owners[other], minlength=len(rows)) > 0
-    return found
 
 
 def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarray, set[str]]:
