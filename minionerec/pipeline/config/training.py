@@ -350,8 +350,11 @@ GRPO_LOSSES = ("grpo", "bnpo", "dapo", "gspo")
 GRPO_SCALES = ("group", "none")
 GRPO_SELECT = ("ndcg", "reward")
 GRPO_TERMS = ("policy", "likelihood")
-# Rewards that need a file of their own, the setting that names it, and what it is.
-_SOURCES = (("semantic", "reward_vectors", "the vectors that it compares (minionerec embed-items)"),)
+# Rewards that need a file of their own, the setting that names it, and both in words.
+_SOURCES = (
+    (("semantic",), "reward_vectors", "the reward semantic and the vectors that it compares (minionerec embed-items)"),
+    (OF_MODEL, "reward_model", f"the rewards {', '.join(OF_MODEL)} and the model that they ask"),
+)
 
 
 @dataclass
@@ -441,17 +444,11 @@ class GrpoConfig(LanguageRunConfig):
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         weights = reward_weights(self.rewards)
-        for name, source, what in _SOURCES:
-            if (name in weights) != bool(getattr(self, source)):
-                yield (
-                    f"rewards are {', '.join(self.rewards)} and {source} is {getattr(self, source)!r}; the reward "
-                    f"{name} and {what} go together."
-                )
-        yield from _unless(
-            bool(self.reward_model) == any(name in weights for name in OF_MODEL),
-            f"rewards are {', '.join(self.rewards)} and reward_model is {self.reward_model!r}; the rewards "
-            f"{', '.join(OF_MODEL)} and the model that they ask go together.",
-        )
+        for names, source, what in _SOURCES:
+            yield from _unless(
+                bool(getattr(self, source)) == any(name in weights for name in names),
+                f"rewards are {', '.join(self.rewards)} and {source} is {getattr(self, source)!r}; {what} go together.",
+            )
         yield from self._column_contradictions(weights)
         if self.beta == 0 and self.reference:
             yield (
