@@ -461,8 +461,9 @@ def read_tables(
         tables = _parquet_parts(files, named, others)
     catalogue_file = catalogue, Path(items)
     known = None if users is None else _read_users(Path(users), {**COLUMNS, **columns}["user"], bad)
-    given = time_unit, conditions, events, contexts, known
-    return parse_tables(tables, files.where, catalogue_file, bad, columns, *given)
+    return parse_tables(
+        tables, files.where, catalogue_file, bad, columns, time_unit, conditions, events, contexts, known
+    )
 
 
 def _read_users(path: Path, user: str, bad: BadRows) -> pd.DataFrame:
@@ -505,8 +506,9 @@ def parse_tables(
                     column_of(table, path, named[flag], flag)
             yield path, table
 
-    given = time_unit, conditions, events, contexts, users
-    return TableSource(table, items[1], lines, where, checked(), named, bad, *given)
+    return TableSource(
+        table, items[1], lines, where, checked(), named, bad, time_unit, conditions, events, contexts, users
+    )
 
 
 def column_names(files: TableFiles, bad: BadRows) -> list[str]:
