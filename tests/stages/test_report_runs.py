@@ -19,10 +19,10 @@ from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import bootstrap_interval
-from minionerec.metrics.tables import MANY
 from minionerec.pipeline.config.reports import ReportConfig
 from minionerec.pipeline.report import run_report
 from minionerec.pipeline.settings import parse_settings
+from minionerec.reports.results import MANY
 from minionerec.reports.sections import NOT_COMPARABLE
 from minionerec.sid.table import SidTable
 
