@@ -441,7 +441,7 @@ def test_every_setting_that_the_own_data_page_names_exists():
 
 
 def test_the_headline_picture_is_drawn_by_the_command_of_its_page(tmp_path, monkeypatch):
-    page = "docs/results/industrial_quality.md"
+    page = "docs/results/cost.md"
     (words,) = (words for block in blocks(page) for words in commands(block.text) if "quality_plot.py" in str(words))
     assert words[:3] == ["python", "studies/quality_plot.py", "docs/images/quality.svg"]
     monkeypatch.setattr(sys, "argv", [*words[1:2], str(tmp_path / "drawn.svg"), *words[3:]])
