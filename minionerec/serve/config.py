@@ -79,13 +79,12 @@ class ServeConfig(Settings):
     )
     reload: str = setting(
         "off",
-        "how a new model is loaded: not at all, by POST /v1/reload and SIGHUP, or also when the files change",
-        known=("off", "request", "watch"),
+        "how a new model is loaded: not at all, or by POST /v1/reload and SIGHUP",
+        known=("off", "request"),
     )
     reload_root: str = setting(
         "", "folder that paths of POST /v1/reload must be in; empty: no paths allowed", path=True
     )
-    watch_s: float = setting(2.0, "seconds between checks of the files with reload watch", above=0)
     log: str = setting("requests", "what to log, as JSON lines", known=("requests", "errors"))
     log_histories: bool = setting(False, "include histories in the log of requests")
 

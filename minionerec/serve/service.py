@@ -184,7 +184,6 @@ class Service:
                 return job.future.result()
             if disconnected.done():
                 raise ClientDisconnect
-            self.metrics.refused.labels("time").inc()
             raise Refusal(504, f"no answer within {self.limits.timeout_s:g} seconds; try again later.")
         finally:
             disconnected.cancel()

@@ -18,7 +18,7 @@ from minionerec.serve.writing import answered, to_json
 
 
 def served(recommender):
-    return Served(recommender, Sources(None), [], (Request(), None), 0.0, 0.0)
+    return Served(recommender, Sources(None), [], (Request(), None), 0.0)
 
 
 class Bench:
