@@ -1,15 +1,12 @@
 """Settings of `minionerec serve`."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minionerec.core.errors import shown
 from minionerec.pipeline.settings import Settings, setting
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE = "MINIONEREC_API_KEY"
-ORIGIN = re.compile(r"https?://[^\s/?#@*A-Z]+")
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,6 @@ class ServeConfig(Settings):
         [],
         "allowed names in the Host header, in addition to localhost, --host and any numeric address; '*': all names",
     )
-    cors_origins: list[str] = setting(
-        [],
-        "origins whose pages may call from a browser (CORS), such as https://shop.example; '*': all; empty: none but "
-        "the server's own page",
-    )
     api_key_file: str = setting(
         "", f"file of API keys, one per line; empty: the environment variable {KEY_VARIABLE}, or none", input_kind="any"
     )
@@ -91,12 +83,6 @@ class ServeConfig(Settings):
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
-        for origin in self.cors_origins:
-            if origin != "*" and not ORIGIN.fullmatch(origin):
-                yield (
-                    f"cors_origins has {shown(origin)}; expected the scheme and host of a page, in lower case and "
-                    "without a path, such as https://shop.example or http://localhost:3000."
-                )
         if self.batch > self.queue:
             yield f"batch is {self.batch}, but queue {self.queue}; the queue must hold at least one batch."
         if self.max_requests > self.queue:

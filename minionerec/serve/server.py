@@ -50,7 +50,6 @@ def create_app(
         crowded: Whether more connections are open than allowed.
         begun: Coroutine function that is run at startup, concurrently with the server.
     """
-    from starlette.middleware.cors import CORSMiddleware
     from starlette.routing import Router
 
     service.metrics.queue.set_function(lambda: service.batcher.waiting)
@@ -65,7 +64,7 @@ def create_app(
         await asyncio.to_thread(service.batcher.stop)
         service.reloader.close()
 
-    guard = Guard(
+    return Guard(
         Router(_routes(service), redirect_slashes=False, lifespan=lifespan),
         service.batcher,
         service.metrics,
@@ -73,15 +72,6 @@ def create_app(
         service.open_metrics,
         service.hosts,
         crowded,
-    )
-    if not service.origins:
-        return guard
-    return CORSMiddleware(  # outside of the guard, since a browser's preflight request carries no key
-        guard,
-        allow_origins=service.origins,
-        allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
-        expose_headers=["Retry-After"],
     )
 
 
@@ -200,7 +190,6 @@ def make_service(config: ServeConfig, keys: list[bytes], load: Callable[[Sources
         config.open_metrics,
         config.log_histories,
         hosts=["localhost", config.host, *config.hosts],
-        origins=config.cors_origins,
         connections=config.connections,
     )
 
@@ -255,11 +244,6 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
         raise ConfigError(
             f"reload is {config.reload!r} on {config.host} without a key: anyone could replace the model. Give "
             f"--api_key_file or {KEY_VARIABLE}."
-        )
-    if config.reload != "off" and config.cors_origins and not keys:
-        raise ConfigError(
-            f"reload is {config.reload!r} with cors_origins and without a key: their pages could replace the model. "
-            f"Give --api_key_file or {KEY_VARIABLE}."
         )
     if config.reload_root and not Path(config.reload_root).is_dir():
         raise ConfigError(
