@@ -1,15 +1,12 @@
 """`minionerec serve` as a process: its address, its key, models exchanged under traffic, its end, its refusals."""
 
 import asyncio
-import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
-from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -18,16 +15,13 @@ from support.preloaded import python
 from support.scripts import benchmark
 from support.serving import until
 
-from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.data.corpus import Corpus
 from minionerec.pipeline.settings import Settings
 from minionerec.recommend.recommender import Recommender
 from minionerec.serve import command, server
 from minionerec.serve.command import run_serve
 from minionerec.serve.config import KEY_VARIABLE, ServeConfig
 from minionerec.serve.guard import read_keys
-from minionerec.sid.table import SidTable
 
 http_load = benchmark("http_load")
 KEY = "a-key-of-some-length"
@@ -50,11 +44,12 @@ def models(made):
     return root, found
 
 
-@contextlib.contextmanager
-def serving(checkpoint, corpus, log):
-    """A process that serves a checkpoint on a free port and may reload; gives the process, its port and its log."""
-    words = ["serve", "--checkpoint", checkpoint, "--corpus", corpus, "--port", "0"]
-    words += ["--reload", "request", "--reload_root", checkpoint.parent]
+@pytest.fixture(scope="module")
+def process(made, models, tmp_path_factory):
+    """One that serves "now", a link to "a", on a free port and may reload; the process, its port and its log."""
+    root, log = models[0], tmp_path_factory.mktemp("log") / "log"
+    words = ["serve", "--checkpoint", root / "now", "--corpus", made / "corpus", "--port", "0"]
+    words += ["--reload", "request", "--reload_root", root]
     with log.open("w") as errors:
         started = subprocess.Popen(
             [python(), "-m", "minionerec", *map(str, words)],
@@ -71,13 +66,6 @@ def serving(checkpoint, corpus, log):
     finally:
         started.kill()
         started.wait()
-
-
-@pytest.fixture(scope="module")
-def process(made, models, tmp_path_factory):
-    """One that serves "now", a link to "a"."""
-    with serving(models[0] / "now", made / "corpus", tmp_path_factory.mktemp("log") / "log") as found:
-        yield found
 
 
 def call(port, path="/v1/recommend", body=None, key=KEY):
@@ -146,71 +134,6 @@ def test_sigterm_answers_what_was_taken_and_ends_with_status_0(process):
     assert load.statuses.index(0) > 4 and 200 not in load.statuses[load.statuses.index(0) + 8 :]
     assert started.wait(20) == 0
     assert "Traceback" not in log.read_text()
-
-
-def overwrite(source, target, share=1.0):
-    """The files of an artefact over those of another, the manifest first; of the weights only the beginning."""
-    for file in sorted(source.iterdir(), key=lambda file: file.name != MANIFEST):
-        content = file.read_bytes()
-        end = len(content) if file.name != "model.safetensors" else int(share * len(content))
-        (target / file.name).write_bytes(content[:end])
-
-
-def test_a_folder_that_is_overwritten_damaged_and_replaced_under_traffic(made, models, tmp_path):
-    """By half a model, a damaged one, and one of other items, whose corpus comes later: lists are those of a model."""
-    root, (a, b) = models
-    model, corpus, log = tmp_path / "model", tmp_path / "corpus", tmp_path / "log"
-    shutil.copytree(root / "a", model)
-    shutil.copytree(made / "corpus", corpus)
-    old, ids = Corpus.load(corpus), list("ABCDEF")
-    items = old.items.assign(item_id=ids)
-    Corpus(items, old.train, old.valid, old.test, old.split, old.max_history).save(
-        tmp_path / "corpus of others", config={}, inputs={}
-    )
-    others = SidTable(a.ranker.bundle.table.codes, ids)
-    save_checkpoint(replace(a.ranker.bundle, table=others), tmp_path / "others")
-    other = Recommender.load(tmp_path / "others", corpus=tmp_path / "corpus of others")
-    lists = {each.version: wanted(each) for each in (a, b, other)}
-
-    def reload(port):
-        return call(port, "/v1/reload", {})[0], version(port)
-
-    def play(port):
-        overwrite(root / "b", model, share=0.5)
-        assert reload(port) == (409, a.version)
-        overwrite(root / "b", model)
-        assert reload(port) == (200, b.version)
-        weights = bytearray((model / "model.safetensors").read_bytes())
-        weights[-1] ^= 1
-        (model / "model.safetensors").write_bytes(weights)
-        assert reload(port) == (409, b.version)
-        os.rename(model, tmp_path / "old")
-        os.rename(tmp_path / "others", model)
-        assert reload(port) == (409, b.version)
-        os.rename(corpus, tmp_path / "old corpus")
-        os.rename(tmp_path / "corpus of others", corpus)
-        assert reload(port) == (200, other.version)
-
-    async def under_traffic(port):
-        sent, ended = http_load.request_bytes(json.dumps(SEVERAL).encode(), key=KEY), asyncio.Event()
-        traffic = asyncio.ensure_future(drive_until(port, sent, ended))
-        await asyncio.to_thread(play, port)
-        ended.set()
-        return await traffic
-
-    async def drive_until(port, sent, ended):
-        loads = []
-        while not ended.is_set():
-            loads.append(await http_load.drive(port, [sent], 4, seconds=0.2, keep=True))
-        return [*loads, await http_load.drive(port, [sent], 4, seconds=0.2, keep=True)]
-
-    with serving(model, corpus, log) as (_, port, _):
-        loads = asyncio.run(under_traffic(port))
-    assert "Traceback" not in log.read_text()
-    assert {status for load in loads for status in load.statuses} == {200}
-    answers = [json.loads(body) for load in loads for body in load.bodies]
-    assert all(listed(answer) == lists[answer["model"]["version"]] for answer in answers)
-    assert {answer["model"]["version"] for answer in answers} == set(lists)
 
 
 @pytest.fixture
@@ -309,13 +232,6 @@ def test_a_missing_extra_is_one_error_with_the_remedy(monkeypatch):
     monkeypatch.setattr(server, "import_module", absent)
     with pytest.raises(ConfigError, match=r"needs 'uvicorn'.*pip install 'minionerec\[serve\]'"):
         run_serve("minionerec serve", ["--checkpoint", "somewhere"])
-
-
-def test_help_says_what_every_setting_does(capsys):
-    with pytest.raises(SystemExit):
-        run_serve("minionerec serve", ["--help"])
-    printed = capsys.readouterr().out
-    assert all(re.search(rf"^  --{each.name} .*\S", printed, re.MULTILINE) for each in fields(ServeConfig))
 
 
 def test_settings_are_words_or_a_file_and_without_a_model_the_demos_is_trained_first(tmp_path, monkeypatch):

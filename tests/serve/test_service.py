@@ -89,28 +89,6 @@ def test_filters_and_unknown_ids_reach_the_model(make):
     assert error(client.post("/v1/recommend", json=wrong))[:2] == (422, "requests[1].where.colour")
 
 
-def test_a_gap_reaches_the_model_and_the_explanation(make, telling):
-    client = make(recommender=telling)
-    bodies = [{"history": ["i3", "i9"], "k": 24, "context": {"gap": context}} for context in GAP.names]
-    several = ask(client, requests=bodies).json()["results"]
-    tops = set()
-    for body, together in zip(bodies, several, strict=True):
-        wanted = telling.recommend(["i3", "i9"], 24, context=body["context"]).items
-        for answer in (ask(client, **body).json(), together):
-            found = {item["item_id"]: item["score"] for item in answer["items"]}
-            assert found == pytest.approx({item.item_id: item.score for item in wanted}, rel=1e-4, abs=1e-5)
-        tree = client.post("/v1/explain", json=body).json()["tree"]
-        first = max(tree, key=lambda node: node["probability"])
-        under = sum(item.probability for item in wanted if item.sid.startswith(first["code"]))
-        assert first["probability"] == pytest.approx(under, rel=1e-4)
-        tops.add(round(wanted[0].score, 3))
-    assert len(tops) == 3
-    assert ask(client, history=["i3", "i9"], k=24).json() == ask(client, **bodies[0]).json()
-    assert client.get("/v1/model").json()["context"] == [
-        {"name": "gap", "values": ["same", "later"], "from_times": False}
-    ]
-
-
 def test_times_of_a_request_are_a_gap_or_a_wrong_field(make, telling, monkeypatch):
     monkeypatch.setattr(telling, "features", (replace(GAP, unit=86_400),))
     client = make(recommender=telling)
@@ -258,12 +236,6 @@ def test_an_explanation_is_that_of_the_python_side(make, monkeypatch):
     assert answer["tree"][0]["probability"] is None and answer["reasons"] == explained[1]
     assert answer["model"]["version"] == "version-0" and seen[0].history == ["i1"]
     assert error(client.post("/v1/explain", json={"requests": [{}]}))[:2] == (422, "requests")
-
-
-def test_the_fake_model_is_explained_by_what_leaving_out_changes(make):
-    answer = make().post("/v1/explain", json={"history": ["i1"], "k": 2}).json()
-    assert answer["tree"] == [] and set(answer["reasons"]) == {"i1", "i2"}
-    assert error(make().post("/v1/explain", json={"where": {"colour": 1}}))[:2] == (422, "where.colour")
 
 
 def test_health_and_readiness(make):
