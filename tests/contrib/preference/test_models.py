@@ -104,20 +104,6 @@ def test_early_stop_keeps_the_best_weights_and_small_gains_do_not_count(data, mo
         train_mlp(*data, siamese=False, seed=42, max_epochs=2)
 
 
-def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
-    world, folds = data
-    settings = {"siamese": False, "seed": 3, "max_epochs": 40, "patience": 5, "batch_size": 32}
-    model, again = (train_mlp(world, folds, **settings) for _ in range(2))
-    np.testing.assert_array_equal(every_row(model, world), every_row(again, world))
-    valid = np.flatnonzero(folds == VALID)
-    assert model.last_epoch - model.best_epoch in (5, 39 - model.best_epoch)
-    best, last = (cross_entropy(world.y, every_row(of, world))[valid].mean() for of in (model, model.last))
-    assert best == pytest.approx(model.history["val_loss"][model.best_epoch], abs=1e-6)
-    assert last == pytest.approx(model.history["val_loss"][-1], abs=1e-6) and abs(last - best) > 1e-4
-    other = train_mlp(world, folds, siamese=False, seed=4, max_epochs=2)
-    assert np.abs(every_row(other, world) - every_row(model, world)).max() > 1e-3
-
-
 @pytest.mark.parametrize(("scale", "activation"), [("none", "relu"), ("standardize", "gelu"), ("l2", "silu")])
 def test_network_options_train(data, scale, activation):
     model = train_mlp(*data, siamese=True, seed=42, activation=activation, scale=scale, max_epochs=2)

@@ -1,8 +1,6 @@
 """The preference stages as a user runs them, and their acceptance on synthetic raters with a known ceiling."""
 
 import json
-import time
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 from support.pages import page_text
-from support.small_shop import bytes_of
 
 from minionerec.contrib.preference import train
 from minionerec.contrib.preference.config import BASELINES, COMPAT, PreferenceConfig, PreferenceReportConfig
@@ -142,22 +139,6 @@ def test_an_interrupted_run_resumes_and_the_same_seed_gives_the_same_bytes(small
     verify_files(config.output)
     manifests = [read_manifest(of.output) for of in (whole, config)]
     assert manifests[0]["files"] == manifests[1]["files"] and manifests[0]["settings"] == manifests[1]["settings"]
-
-
-def test_a_preference_run_holds_nothing_of_the_clock(tmp_path, monkeypatch):
-    config = PreferenceConfig(output="out", items=60, width=8, resamples=5, seed=4)
-    contents = []
-    for folder, hours in (("one", 0), ("two", 7)):
-        (tmp_path / folder).mkdir()
-        monkeypatch.chdir(tmp_path / folder)
-        for clock in ("time", "perf_counter", "monotonic"):  # further ahead at every look
-            now, ahead = getattr(time, clock), count(0, 3600 * hours)
-            monkeypatch.setattr(time, clock, lambda now=now, ahead=ahead: now() + next(ahead))
-        run_preference(config)
-        monkeypatch.undo()
-        contents.append(bytes_of(tmp_path / folder))
-    assert any(file.endswith("results.json") for file in contents[0])
-    assert contents[0] == contents[1]
 
 
 def test_the_oracle_scores_its_ceiling_exactly(tmp_path):

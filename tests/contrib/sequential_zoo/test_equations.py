@@ -118,7 +118,7 @@ def test_lightsans_pools_start_wide_and_the_rest_narrow():
 
 def with_other_padding(name):
     """Vectors of users, and those after the vector of the padding has changed."""
-    model = scrambled(build_model(name, num_items=30, max_len=20, hidden_size=8)).eval()
+    model = scrambled(build_model(name, num_items=30, max_len=20, hidden_size=8, padding="right")).eval()
     batch = histories(20, 20, 30)
     before = model.user_vectors(batch)
     with torch.no_grad():
@@ -126,7 +126,7 @@ def with_other_padding(name):
     return before, model.user_vectors(batch)
 
 
-@pytest.mark.parametrize("name", ["fearec", "lightsans"])
+@pytest.mark.parametrize("name", ["fearec", "lightsans", "wearec"])
 def test_models_without_masks_depend_on_their_padding(name):
     before, after = with_other_padding(name)
     changed = (after - before).abs().amax(1) > 1e-4
