@@ -42,7 +42,7 @@ SAFETY = [
 _MIN_KEY_LENGTH = 8
 _UNKNOWN = "unknown path, or a method that it does not take; see GET /openapi.json."
 _REASONS = {400: "request", 401: "key", 408: "body", 413: "body", 415: "body", 421: "host", 422: "request", 504: "time"}
-"""Status of a refusal to the reason under which it is counted; where it is raised for a 503, which has several."""
+"""Status of a refusal to the reason that it is counted under; a 503 has several and is counted where it is raised."""
 
 
 def read_keys(file: str) -> list[bytes]:

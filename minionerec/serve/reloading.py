@@ -87,10 +87,14 @@ class Reloader:
         return await self._alone(self._shelf.bring, sources)
 
     async def run(self, paths: dict[str, Path] | None) -> Served:
-        """Reload as `read` returned; paths not given stay the same. Arguments and errors as of `read` and `load`.
+        """Reload, and count the outcome.
+
+        Args:
+            paths: As `read` returns them; paths that are not given stay the same.
 
         Raises:
-            Refusal: 409, if there is no previous model.
+            MinioneRecError: See `load`.
+            Refusal: 409, if another model is being loaded, or there is no previous one.
         """
         try:
             if paths is None:
