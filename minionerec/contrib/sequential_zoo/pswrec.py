@@ -413,7 +413,8 @@ class SyncAttention(PhaseAttention):
         sync = features_q @ features_k.transpose(-1, -2)
         sync = sync / (strength_q[..., None] + (strength_k[..., None, :] + 1e-8))
         gated = self.attention_dropout((scores + sync + mask).softmax(-1)) * (self.kappa * sync).sigmoid()
-        return gated / (gated.sum(-1, keepdim=True) + 1e-9) @ v
+        context: torch.Tensor = gated / (gated.sum(-1, keepdim=True) + 1e-9) @ v
+        return context
 
 
 class ScaledAttention(PhaseAttention):
