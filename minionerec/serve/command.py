@@ -14,7 +14,7 @@ from minionerec.serve.config import ServeConfig
 
 logger = get_logger(__name__)
 
-_SUMMARY = "Serve a model over HTTP: POST /v1/recommend, a page at /, documentation of all paths at /docs."
+_SUMMARY = "Serve a model over HTTP: POST /v1/recommend, a page at /, the description of all paths at /openapi.json."
 _DEMO_MODEL = ("--checkpoint", "runs/demo/catalogue")
 
 

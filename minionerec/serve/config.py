@@ -1,15 +1,12 @@
 """Settings of `minionerec serve`."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minionerec.core.errors import shown
 from minionerec.pipeline.settings import Settings, setting
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE = "MINIONEREC_API_KEY"
-ORIGIN = re.compile(r"https?://[^\s/?#@*A-Z]+")
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,6 @@ class ServeConfig(Settings):
         [],
         "allowed names in the Host header, in addition to localhost, --host and any numeric address; '*': all names",
     )
-    cors_origins: list[str] = setting(
-        [],
-        "origins whose pages may call from a browser (CORS), such as https://shop.example; '*': all; empty: none but "
-        "the server's own page",
-    )
     api_key_file: str = setting(
         "", f"file of API keys, one per line; empty: the environment variable {KEY_VARIABLE}, or none", input_kind="any"
     )
@@ -79,25 +71,18 @@ class ServeConfig(Settings):
     )
     reload: str = setting(
         "off",
-        "how a new model is loaded: not at all, by POST /v1/reload and SIGHUP, or also when the files change",
-        known=("off", "request", "watch"),
+        "how a new model is loaded: not at all, or by POST /v1/reload and SIGHUP",
+        known=("off", "request"),
     )
     reload_root: str = setting(
         "", "folder that paths of POST /v1/reload must be in; empty: no paths allowed", path=True
     )
-    watch_s: float = setting(2.0, "seconds between checks of the files with reload watch", above=0)
     log: str = setting("requests", "what to log, as JSON lines", known=("requests", "errors"))
     log_histories: bool = setting(False, "include histories in the log of requests")
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
-        for origin in self.cors_origins:
-            if origin != "*" and not ORIGIN.fullmatch(origin):
-                yield (
-                    f"cors_origins has {shown(origin)}; expected the scheme and host of a page, in lower case and "
-                    "without a path, such as https://shop.example or http://localhost:3000."
-                )
         if self.batch > self.queue:
             yield f"batch is {self.batch}, but queue {self.queue}; the queue must hold at least one batch."
         if self.max_requests > self.queue:

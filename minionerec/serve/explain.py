@@ -8,13 +8,11 @@ and vectors are the evidence that a catalogue model can use.
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import numpy as np
 import torch
 
-from minionerec.core.artefacts import read_manifest, unchanged_input
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -66,7 +64,6 @@ class Reason(TypedDict):
         without: For "history": the probability without the item; None if scores are not probabilities.
         times: For "counts": number of training examples with the listed item as target and this one in the history.
         similarity: For "vectors": cosine of the two items' given vectors; absent for items without a vector.
-        source: For "vectors": value of the setting `vectors` or `encoder` (for a path, its last part); "" if unknown.
     """
 
     kind: str
@@ -77,7 +74,6 @@ class Reason(TypedDict):
     without: NotRequired[float | None]
     times: NotRequired[int]
     similarity: NotRequired[float]
-    source: NotRequired[str]
 
 
 def explain(
@@ -119,7 +115,7 @@ def explain(
         if isinstance(model, CatalogueModel):
             counts = _counts(ranker.builder.corpus, sources, indices) if model.pairs is not None else None
             alike = _similarities(ranker, model, sources, indices) if model.texts_width else None
-            _add_evidence(reasons, items, sources, indices, counts, alike, vector_source(ranker.bundle.path))
+            _add_evidence(reasons, items, sources, indices, counts, alike)
     return tree, reasons
 
 
@@ -187,22 +183,6 @@ def _similarities(
     return similarities
 
 
-def vector_source(path: Path | None) -> str:
-    """Source of the given vectors of a catalogue model, as in `Reason`.
-
-    Args:
-        path: The checkpoint; None for a model without one.
-    """
-    source = ""
-    while path is not None:
-        manifest = read_manifest(path)
-        settings = manifest.get("settings", {})
-        named = "" if "checkpoint" in manifest["inputs"] else settings.get("vectors", settings.get("encoder", ""))
-        source = Path(named).name + (" and interactions" if settings.get("with_interactions") else "")
-        path = unchanged_input(path, "checkpoint") or unchanged_input(path, "vectors")
-    return source
-
-
 def _add_evidence(
     reasons: dict[str, list[Reason]],
     items: CatalogueItems,
@@ -210,7 +190,6 @@ def _add_evidence(
     indices: Sequence[int],
     counts: Counter[tuple[int, int]] | None,
     alike: np.ndarray | None,
-    source_of_vectors: str,
 ) -> None:
     """Append counts and similarities to the reasons of each listed item."""
     for row, index in enumerate(indices):
@@ -219,9 +198,7 @@ def _add_evidence(
             if counts is not None:
                 item_reasons.append({**_about("counts", items, source), "times": counts[index, source]})
             if alike is not None and not np.isnan(alike[row, column]):
-                similarity = float(alike[row, column])
-                about = _about("vectors", items, source)
-                item_reasons.append({**about, "similarity": similarity, "source": source_of_vectors})
+                item_reasons.append({**_about("vectors", items, source), "similarity": float(alike[row, column])})
 
 
 class _PrefixSearch:

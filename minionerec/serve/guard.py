@@ -2,7 +2,6 @@
 
 import hmac
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from ipaddress import ip_address
@@ -18,7 +17,8 @@ from minionerec.serve.metrics import Metrics
 from minionerec.serve.reading import Refusal
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.routing import Router
+    from starlette.types import Message, Receive, Scope, Send
 
 logger = get_logger(__name__)
 requests_logger = get_logger(REQUESTS)
@@ -37,9 +37,12 @@ SAFETY = [
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-cache"),  # a browser asks whether its copy of the page's files is current
 ]
 _MIN_KEY_LENGTH = 8
-_ABSOLUTE = re.compile(r"(?i:https?)://([^/]+)(/.*)?", re.DOTALL)
+_UNKNOWN = "unknown path, or a method that it does not take; see GET /openapi.json."
+_REASONS = {400: "request", 401: "key", 408: "body", 413: "body", 415: "body", 421: "host", 422: "request", 504: "time"}
+"""Status of a refusal to the reason that it is counted under; a 503 has several and is counted where it is raised."""
 
 
 def read_keys(file: str) -> list[bytes]:
@@ -99,30 +102,14 @@ def names_server(host: str, names: Collection[str]) -> bool:
     return True
 
 
-def in_origin_form(scope: "Scope") -> "Scope":
-    """Convert a call to an absolute URL to one with a path; the URL's host replaces the header, as HTTP requires.
-
-    Args:
-        scope: Scope of an HTTP call; returned unchanged if the target is a path.
-    """
-    target = _ABSOLUTE.fullmatch(scope["path"])
-    if target is None:
-        return scope
-    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
-    raw_path = b"/" + b"/".join(scope.get("raw_path", b"").split(b"/")[3:])
-    host = (b"host", target[1].encode("latin-1", errors="replace"))
-    return {**scope, "path": target[2] or "/", "raw_path": raw_path, "headers": [host, *headers]}
-
-
 class Guard:
     """An ASGI middleware.
 
     Args:
-        app: The inner application.
+        app: The router.
         batcher: The batcher with the queue.
         metrics: The metrics.
         keys: API keys; none: no key required.
-        paths: Known paths, for metrics.
         open_metrics: Whether /metrics needs no key.
         hosts: Allowed Host names; "*" for any.
         crowded: Whether too many connections are open.
@@ -130,30 +117,32 @@ class Guard:
 
     def __init__(
         self,
-        app: "ASGIApp",
+        app: "Router",
         batcher: Batcher,
         metrics: Metrics,
         keys: Sequence[bytes] = (),
-        paths: Collection[str] = (),
         open_metrics: bool = False,
         hosts: Collection[str] = ("*",),
         crowded: Callable[[], bool] = lambda: False,
     ):
         self.app, self._batcher, self._metrics = app, batcher, metrics
         self._keys, self._hosts, self._crowded = list(keys), frozenset(map(str.lower, hosts)), crowded
-        self._paths = frozenset(paths)
+        self._paths = frozenset(str(getattr(route, "path", "")) for route in app.routes)
         self._open = frozenset([*OPEN, "/metrics"] if open_metrics else OPEN)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer one call, or refuse it."""
+        from starlette.exceptions import HTTPException
+        from starlette.requests import ClientDisconnect
+
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
         begin = time.perf_counter()
         notes: dict[str, Any] = {}
-        scope = in_origin_form(scope)
         scope[NOTES] = notes
+        scope["app"] = self.app  # so that unknown paths and wrong methods are raised
         path = self._name(scope["path"])
         status = 0
 
@@ -165,17 +154,23 @@ class Guard:
             await send(message)
 
         try:
-            try:
-                self._admit(scope, path)
-                await self.app(scope, receive, send_safely)
-            except Refusal as refusal:
-                await send_refusal(refusal, send_safely)
-            except Exception:
-                if status:  # the response has started: the server closes the connection
-                    raise
-                self._metrics.errors.inc()
-                logger.exception("a call failed")
-                await send_refusal(Refusal(500, "internal server error."), send_safely)
+            self._admit(scope, path)
+            await self.app(scope, receive, send_safely)
+        except ClientDisconnect:
+            pass
+        except Refusal as refusal:
+            if refusal.status in _REASONS:
+                self._metrics.refused.labels(_REASONS[refusal.status]).inc()
+            await send_refusal(refusal, send_safely)
+        except HTTPException as error:
+            allow = (error.headers or {}).get("Allow", "")
+            await send_refusal(Refusal(error.status_code, _UNKNOWN, allow=allow), send_safely)
+        except Exception:
+            if status:  # the response has started: the server closes the connection
+                raise
+            self._metrics.errors.inc()
+            logger.exception("a call failed")
+            await send_refusal(Refusal(500, "internal server error."), send_safely)
         finally:
             self._note(scope, path, status or GONE, time.perf_counter() - begin, notes)
 
@@ -190,14 +185,9 @@ class Guard:
             raise Refusal(503, "too many connections are open; try again later.", retry_after=1, close=True)
         host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
         if host and not names_server(host, self._hosts):
-            self._metrics.refused.labels("host").inc()
             raise Refusal(421, "the Host header is not allowed; start the server with --hosts NAME.", close=True)
         if self._keys and path not in self._open:
-            try:
-                check_key(scope["headers"], self._keys)
-            except Refusal:
-                self._metrics.refused.labels("key").inc()
-                raise
+            check_key(scope["headers"], self._keys)
         if path in QUEUED and scope["method"] == "POST":
             self._batcher.check_room()  # before the body is read
 

@@ -33,12 +33,6 @@ class Metrics:
         self.abandoned = Counter(
             "minionerec_abandoned", "Calls abandoned by their callers before computation", registry=registry
         )
-        self.dropped_lines = Counter(
-            "minionerec_log_lines_dropped", "Log lines dropped because the log is not read", registry=registry
-        )
-        self.failed_looks = Counter(
-            "minionerec_watch_failures", "Failed checks of the model's files", registry=registry
-        )
         self.errors = Counter("minionerec_errors", "Calls that failed with an internal error", registry=registry)
         self.queue = Gauge("minionerec_queue_requests", "Requests in the queue", registry=registry)
         self.batch_rows = Histogram(

@@ -1,11 +1,8 @@
 """The model in service and the previous one, and replacing it: loading, testing and an atomic swap."""
 
 import re
-import stat
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +48,6 @@ class Served:
         filters: Columns for filters, as `GET /v1/model` shows them.
         example: A request and its answer.
         loaded: Load time, seconds since 1970.
-        seconds: Duration of loading and testing.
     """
 
     recommender: Recommender
@@ -59,7 +55,6 @@ class Served:
     filters: list[dict[str, Any]]
     example: tuple[Request, Answer]
     loaded: float
-    seconds: float
 
     @property
     def model(self) -> dict[str, str]:
@@ -111,7 +106,7 @@ def try_out(recommender: Recommender, batch: int) -> tuple[Request, Answer]:
 
 
 class Shelf:
-    """The model in service and the previous one.
+    """The model in service and the previous one, which are replaced by one caller at a time.
 
     Args:
         load: Loads a model.
@@ -126,7 +121,6 @@ class Shelf:
         changed: Callable[[Served], None] = lambda served: None,
     ):
         self._load, self._batch, self._changed = load, batch, changed
-        self._busy = threading.Lock()
         self.current: Served | None = None
         self.previous: Served | None = None
 
@@ -135,79 +129,48 @@ class Shelf:
 
         Raises:
             MinioneRecError: If its inputs do not belong together or are being changed, or it cannot answer.
-            Refusal: 409, if another is being loaded.
         """
-        with self._alone():
-            begin = time.perf_counter()
-            try:
-                before = fingerprint(sources)
-                recommender = self._load(sources)
-                example = try_out(recommender, self._batch)
-                if fingerprint(sources) != before:
-                    raise ArtefactError(
-                        f"{sources.checkpoint}: files were changed while they were read. Load it again when complete."
-                    )
-            except MinioneRecError:
-                raise
-            except Exception as error:
-                logger.exception("a model could not be loaded")
-                raise ArtefactError(f"{sources.checkpoint}: cannot be loaded ({type(error).__name__}).") from None
-            served = Served(
-                recommender, sources, filters(recommender.items), example, time.time(), time.perf_counter() - begin
-            )
-            self._put(served)
-            return served
+        try:
+            before = fingerprint(sources)
+            recommender = self._load(sources)
+            example = try_out(recommender, self._batch)
+            if fingerprint(sources) != before:
+                raise ArtefactError(
+                    f"{sources.checkpoint}: files were changed while they were read. Load it again when complete."
+                )
+        except MinioneRecError:
+            raise
+        except Exception as error:
+            logger.exception("a model could not be loaded")
+            raise ArtefactError(f"{sources.checkpoint}: cannot be loaded ({type(error).__name__}).") from None
+        return self._put(Served(recommender, sources, filters(recommender.items), example, time.time()))
 
     def back(self) -> Served:
         """Put the previous model into service again.
 
         Raises:
-            Refusal: 409, if there is none, or another is being loaded.
+            Refusal: 409, if there is none.
         """
-        with self._alone():
-            served = self.previous
-            if served is None:
-                raise Refusal(409, "there is no previous model.", "back")
-            self._put(served)
-            return served
+        if self.previous is None:
+            raise Refusal(409, "there is no previous model.", "back")
+        return self._put(self.previous)
 
-    def _put(self, served: Served) -> None:
+    def _put(self, served: Served) -> Served:
         before, self.current = self.current, served  # one assignment: a batch reads it once
         self.previous = before
         self._changed(served)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
-            raise Refusal(409, "another model is being loaded; try again later.", retry_after=5)
-        try:
-            yield
-        finally:
-            self._busy.release()
+        return served
 
 
-def fingerprint(sources: Sources) -> tuple[Any, ...]:
-    """The state of a model's files: links, times and sizes of all files of its sources.
-
-    Returns:
-        One entry for each file; None for a missing manifest.
-
-    Raises:
-        OSError: If a file cannot be checked.
-    """
-    states: list[Any] = []
-    for path in sources.paths():
-        if path is None:
-            continue
-        try:
-            is_folder = stat.S_ISDIR(path.stat().st_mode)
-            files = [path / "manifest.json", *sorted(path.rglob("*"))] if is_folder else [path]
-            for file in files:
-                status = file.stat()
-                states.append((str(file.resolve()), status.st_ino, status.st_mtime_ns, status.st_size))
-        except (FileNotFoundError, NotADirectoryError):
-            states.append(None)
-    return tuple(states)
+def fingerprint(sources: Sources) -> list[tuple[Any, ...]]:
+    """The state of a model's files: link, number, time and size of each file of its sources."""
+    return [
+        (file.resolve(), status.st_ino, status.st_mtime_ns, status.st_size)
+        for path in sources.paths()
+        if path is not None
+        for file in sorted([path, *path.rglob("*")])
+        if file.is_file() and (status := file.stat())
+    ]
 
 
 def below(root: Path, name: str, field: str) -> Path:

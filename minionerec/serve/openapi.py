@@ -1,11 +1,9 @@
-"""The description of the HTTP interface, as an OpenAPI document and as a page.
+"""The description of the HTTP interface, as an OpenAPI document.
 
 The fields of a request come from `minionerec.recommend.requests.Request`, its limits from the settings, and the
-examples from the model in service. The page is plain HTML: no script, and nothing from other hosts.
+examples from the model in service.
 """
 
-import html
-import json
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
@@ -63,15 +61,6 @@ def _list(of: Schema, **more: Any) -> Schema:
     return {"type": "array", "items": of, **more}
 
 
-def _untitled(schema: Any) -> Any:
-    """A schema without the titles that pydantic makes of names."""
-    if isinstance(schema, list):
-        return [_untitled(value) for value in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {name: _untitled(value) for name, value in schema.items() if name != "title" or not isinstance(value, str)}
-
-
 def schemas(limits: Limits) -> dict[str, Schema]:
     """The schemas that paths refer to.
 
@@ -83,12 +72,12 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     lists = {"items": _list(_ref("Recommended")), "unknown": unknown, "context": context}
     model = {"model": _ref("Model")}
     hints = get_type_hints(Recommended, include_extras=True)
-    recommended = {name: _untitled(TypeAdapter(hint).json_schema()) for name, hint in hints.items()}
+    recommended = {name: TypeAdapter(hint).json_schema() for name, hint in hints.items()}
     tree = "nodes of the tree of semantic IDs: code, probability, children, ids of the items at a leaf"
     item = _object({"item_id": _TEXT, "title": _TEXT, "columns": {"type": "object"}})
     requests = {"requests": _list(_ref("Request"), minItems=1, maxItems=limits.max_requests)}
     return {
-        "Request": _untitled(TypeAdapter(limited(limits)).json_schema()),
+        "Request": TypeAdapter(limited(limits)).json_schema(),
         "Requests": _object(requests),
         "Recommended": _object(recommended),
         "Model": _object({"name": _TEXT, "version": _TEXT}),
@@ -227,119 +216,13 @@ def _operating(model: Schema) -> dict[tuple[str, str], Schema]:
 
 def document(served: Served | None, limits: Limits) -> dict[str, Any]:
     """The OpenAPI document."""
-    paths: dict[str, dict[str, Any]] = {}
-    for (method, path), operation in operations(served).items():
-        paths.setdefault(path, {})[method] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": __version__, "description": DESCRIPTION},
-        "paths": paths,
+        "paths": {path: {method: operation} for (method, path), operation in operations(served).items()},
         "components": {
             "schemas": schemas(limits),
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
     }
-
-
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; color: #1c2733; }
-h2 { border-top: 1px solid #cbd5e1; padding-top: 1.2rem; font-size: 1.1rem; overflow-wrap: anywhere; }
-code, pre { font: 13px/1.45 ui-monospace, monospace; background: #f1f5f9; border-radius: 4px; }
-code { padding: .1em .3em; } pre { padding: .8rem; overflow-x: auto; }
-th, td { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }
-@media (prefers-color-scheme: dark) {
-  body { background: #10161d; color: #dbe4ee; } code, pre { background: #1c2733; } h2 { border-color: #334155; }
-  a { color: #8ec5ff; }
-}
-"""
-
-
-def docs_page(document: dict[str, Any]) -> str:
-    """A page of an OpenAPI document.
-
-    Args:
-        document: The document.
-    """
-    parts = [
-        _operation(method, path, operation)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-    ]
-    schemas = "".join(
-        f"<h3 id='{_text(name)}'>{_text(name)}</h3>{_fields(schema)}"
-        for name, schema in document["components"]["schemas"].items()
-    )
-    info = document["info"]
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{_text(info['title'])}</title><link rel='stylesheet' href='docs.css'></head><body>"
-        f"<h1>{_text(info['title'])}</h1><p>{_text(info['description'])}</p>"
-        f"<p>For programs: <a href='openapi.json'>openapi.json</a></p>{''.join(parts)}<h2>Schemas</h2>{schemas}"
-        "</body></html>"
-    )
-
-
-def _text(value: Any) -> str:
-    return html.escape(str(value))
-
-
-def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    parts = [f"<h2>{method.upper()} {_text(path)}</h2><p>{_text(operation['summary'])}</p>"]
-    parameters = operation.get("parameters", [])
-    if parameters:
-        rows = [
-            f"<tr><td><code>{_text(parameter['name'])}</code></td><td>{_text(_range(parameter['schema']))}</td>"
-            f"<td>{_text(parameter.get('description', ''))}</td></tr>"
-            for parameter in parameters
-        ]
-        parts.append(f"<table>{''.join(rows)}</table>")
-    if "requestBody" in operation:
-        parts.append(_examples("request", operation["requestBody"]["content"]))
-    for status, response in operation["responses"].items():
-        if status == "200":
-            parts.append(_examples("response", response["content"]))
-    responses = [
-        f"<tr><td><code>{_text(status)}</code></td><td>{_text(response['description'])}</td></tr>"
-        for status, response in operation["responses"].items()
-    ]
-    return "".join([*parts, f"<table>{''.join(responses)}</table>"])
-
-
-def _examples(word: str, content: dict[str, Any]) -> str:
-    return "".join(
-        f"<p>{_text(f'{word}, {name}')}</p><pre>{_text(json.dumps(example['value'], indent=1))}</pre>"
-        for kind in content.values()
-        for name, example in kind.get("examples", {}).items()
-    )
-
-
-def _fields(schema: dict[str, Any]) -> str:
-    rows = [
-        f"<tr><td><code>{_text(name)}</code></td><td>{_text(_range(field))}</td>"
-        f"<td>{_text(field.get('description', ''))}</td></tr>"
-        for name, field in schema.get("properties", {}).items()
-    ]
-    return f"<table>{''.join(rows)}</table>"
-
-
-def _range(schema: dict[str, Any]) -> str:
-    """The type and range of a value, as text."""
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    if "enum" in schema:
-        return " or ".join(json.dumps(value) for value in schema["enum"])
-    if "anyOf" in schema or "oneOf" in schema:
-        text = " or ".join(dict.fromkeys(_range(option) for option in schema.get("anyOf") or schema["oneOf"]))
-    else:
-        kind = schema.get("type", "")
-        text = " or ".join(kind) if isinstance(kind, list) else str(kind)
-    if "items" in schema:
-        text += f" of {_range(schema['items'])}"
-    bounds = [
-        f"{word} {schema[name]}"
-        for name, word in (("minimum", "from"), ("maximum", "to"), ("minItems", "at least"), ("maxItems", "at most"))
-        if name in schema
-    ]
-    return ", ".join([text, *bounds] + ([f"default {json.dumps(schema['default'])}"] if "default" in schema else []))

@@ -42,6 +42,7 @@ class Refusal(Exception):
         field: The invalid field, e.g. "history[3]"; None if it is not a single field.
         retry_after: Seconds after which to retry.
         close: Whether to close the connection, because the body was not read.
+        allow: Methods that the path takes, as of the header Allow.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Refusal(Exception):
         field: str | None = None,
         retry_after: int | None = None,
         close: bool = False,
+        allow: str = "",
     ):
         super().__init__(message)
         self.status = status
@@ -58,6 +60,7 @@ class Refusal(Exception):
         self.field = field
         self.retry_after = retry_after
         self.close = close
+        self.allow = allow
 
     def body(self) -> bytes:
         """The body of the response."""
@@ -72,6 +75,8 @@ class Refusal(Exception):
             headers.append((b"www-authenticate", b"Bearer"))
         if self.close:
             headers.append((b"connection", b"close"))
+        if self.allow:
+            headers.append((b"allow", self.allow.encode()))
         return headers
 
 
@@ -110,7 +115,6 @@ async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", 
 async def _read(receive: "Receive", limit: int) -> bytes:
     from starlette.requests import ClientDisconnect
 
-    body = b""
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -129,8 +133,7 @@ async def _read(receive: "Receive", limit: int) -> bytes:
             break
     if size > limit:
         raise _too_large(limit)
-    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return bytes(body)
+    return b"".join(pieces)
 
 
 def _too_large(limit: int) -> Refusal:

@@ -1,9 +1,9 @@
-"""Reloading the model in service: by a call, by a signal, or when its files change."""
+"""Reloading the model in service: by a call, or by a signal."""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from minionerec.core.errors import MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.recommend.requests import name_shown
 from minionerec.serve.metrics import Metrics
-from minionerec.serve.models import Served, Shelf, Sources, below, fingerprint
+from minionerec.serve.models import Served, Shelf, Sources, below
 from minionerec.serve.reading import Refusal, shown
 
 logger = get_logger(__name__)
@@ -28,7 +28,6 @@ class Reloader:
         sources: The sources of the first model.
         allowed: Whether callers may reload.
         root: Folder that their paths must be in; no paths allowed if None.
-        look: Returns the state of the files of sources.
     """
 
     def __init__(
@@ -38,14 +37,11 @@ class Reloader:
         sources: Sources,
         allowed: bool = False,
         root: Path | None = None,
-        look: Callable[[Sources], Any] = fingerprint,
     ):
         self.sources = sources
         self._shelf, self._metrics, self._root = shelf, metrics, root
         self.allowed = allowed
-        self._loading = self._blind = False
-        self._fingerprint = look
-        self._tried: Any = None  # state of the first model's files when they were last read
+        self._loading = False
         # A single thread: libraries keep some state per thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="load")
 
@@ -81,90 +77,56 @@ class Reloader:
         current = self._shelf.current
         return [*self.sources.paths(), *(current.sources.paths() if current else ()), self._root]
 
-    async def start(self) -> Served:
-        """Load the first model.
-
-        Raises:
-            MinioneRecError: If it cannot be loaded.
-        """
-        return await self._load(self.sources)
-
-    async def run(self, paths: dict[str, Path] | None) -> Served:
-        """Reload as `read` returned; paths not given stay the same.
+    async def load(self, sources: Sources) -> Served:
+        """Load a model into service.
 
         Raises:
             MinioneRecError: If the inputs do not belong together; the model in service is unchanged.
-            Refusal: 409, if there is no previous model, or another is being loaded.
+            Refusal: 409, if another is being loaded.
         """
-        if paths is None:
-            served = self._shelf.back()
-            self._record("back", served)
-            return served
-        current = self._shelf.current
-        return await self._bring(replace(self.sources if current is None else current.sources, **paths))
+        return await self._alone(self._shelf.bring, sources)
 
-    async def _bring(self, sources: Sources) -> Served:
+    async def run(self, paths: dict[str, Path] | None) -> Served:
+        """Reload, and count the outcome.
+
+        Args:
+            paths: As `read` returns them; paths that are not given stay the same.
+
+        Raises:
+            MinioneRecError: See `load`.
+            Refusal: 409, if another model is being loaded, or there is no previous one.
+        """
         try:
-            served = await self._load(sources)
+            if paths is None:
+                served = await self._alone(self._shelf.back)
+            else:
+                current = self._shelf.current
+                served = await self.load(replace(self.sources if current is None else current.sources, **paths))
         except MinioneRecError as error:
             self._metrics.reloads.labels("refused").inc()
             logger.error("reload refused, the model in service is unchanged: %s", error)
             raise
-        self._record("done", served)
-        return served
-
-    async def _load(self, sources: Sources) -> Served:
-        if self._loading:
-            raise Refusal(409, "another model is being loaded; try again later.", retry_after=5)
-        self._loading = True
-        try:
-            if sources == self.sources:
-                self._tried = await self._look()
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._shelf.bring, sources)
-        finally:
-            self._loading = False
-
-    def _record(self, outcome: str, served: Served) -> None:
-        self._metrics.reloads.labels(outcome).inc()
+        self._metrics.reloads.labels("back" if paths is None else "done").inc()
         logger.info("in service: %s %s", served.recommender.name, served.recommender.version)
+        return served
 
     async def reload_quietly(self) -> None:
         """Reload the first model's files after a signal; errors are logged."""
         try:
-            await self._bring(self.sources)
-        except (MinioneRecError, Refusal) as error:
-            logger.warning("not reloaded: %s", error)
+            await self.run(asdict(self.sources))
+        except MinioneRecError:
+            pass  # `run` has logged it
+        except Refusal as refusal:
+            logger.warning("not reloaded: %s", refusal)
 
-    async def watch(self, seconds: float) -> None:
-        """Check the first model's files periodically; reload them when they have changed and are stable.
-
-        Args:
-            seconds: Seconds between checks.
-        """
-        seen = self._tried
-        while True:
-            await asyncio.sleep(seconds)
-            now = await self._look()
-            if now is None:
-                continue
-            if now == seen and now != self._tried and None not in now:
-                await self.reload_quietly()
-            seen = now
-
-    async def _look(self) -> Any:
-        """One check of the files; None if it fails, which is logged once."""
+    async def _alone(self, replaces: Callable[..., Served], *given: Any) -> Served:
+        if self._loading:
+            raise Refusal(409, "another model is being loaded; try again later.", retry_after=5)
+        self._loading = True
         try:
-            state = await asyncio.to_thread(self._fingerprint, self.sources)
-        except OSError as error:
-            self._metrics.failed_looks.inc()
-            if not self._blind:
-                logger.error("the model's files cannot be checked; retrying: %s", error)
-            self._blind = True
-            return None
-        if self._blind:
-            logger.info("the model's files can be checked again")
-        self._blind = False
-        return state
+            return await asyncio.get_running_loop().run_in_executor(self._thread, replaces, *given)
+        finally:
+            self._loading = False
 
     def close(self) -> None:
         """Stop the thread."""

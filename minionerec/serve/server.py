@@ -1,7 +1,6 @@
 """The server process: socket, signals, the first model, and graceful shutdown."""
 
 import asyncio
-import hashlib
 import os
 import signal
 import socket
@@ -9,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,51 +17,25 @@ from minionerec.core.log import get_logger
 from minionerec.recommend.recommender import Recommender
 from minionerec.serve.batching import Batcher
 from minionerec.serve.config import KEY_VARIABLE, LOOPBACK, ServeConfig
-from minionerec.serve.guard import GONE, SAFETY, Guard, read_keys
+from minionerec.serve.guard import Guard, read_keys
 from minionerec.serve.logs import log_json_lines
 from minionerec.serve.metrics import Metrics
 from minionerec.serve.models import Shelf, Sources
-from minionerec.serve.openapi import STYLE, docs_page, document, operations
-from minionerec.serve.reading import Refusal
+from minionerec.serve.openapi import document
 from minionerec.serve.reloading import Reloader
 from minionerec.serve.service import Service
 
 if TYPE_CHECKING:
     import uvicorn
-    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import Route
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
 logger = get_logger(__name__)
 
 PAGE = Path(__file__).parent / "page"
-INDEX = "index.html"
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".ico": "image/x-icon",
-}
-_COUNTED = {400: "request", 408: "body", 413: "body", 415: "body", 422: "request"}
 Handler = Callable[["Request"], Awaitable[tuple[int, bytes]]]
-
-
-StaticFile = tuple[bytes, str, str]
-"""One file: its content, its type, and its ETag."""
-
-
-def read_files() -> dict[str, StaticFile]:
-    """Files of known types of the page, by name; none without its folder."""
-    files = {}
-    for path in sorted(PAGE.iterdir()) if PAGE.is_dir() else []:
-        if path.is_file() and path.suffix in _TYPES:
-            content = path.read_bytes()
-            files[path.name] = content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return files
 
 
 def create_app(
@@ -77,13 +50,12 @@ def create_app(
         crowded: Whether more connections are open than allowed.
         begun: Coroutine function that is run at startup, concurrently with the server.
     """
-    from starlette.applications import Starlette
-    from starlette.middleware.cors import CORSMiddleware
+    from starlette.routing import Router
 
     service.metrics.queue.set_function(lambda: service.batcher.waiting)
 
     @asynccontextmanager
-    async def lifespan(app: "Starlette") -> AsyncIterator[None]:
+    async def lifespan(app: "Router") -> AsyncIterator[None]:
         service.batcher.start()
         startup = asyncio.ensure_future(begun()) if begun else None
         yield
@@ -92,106 +64,54 @@ def create_app(
         await asyncio.to_thread(service.batcher.stop)
         service.reloader.close()
 
-    routes = [
-        _json(method, path, getattr(service, path.rpartition("/")[2]), service.metrics)
-        for method, path in operations(None)
-        if path != "/metrics"
-    ]
-    app = Starlette(
-        routes=[*routes, *_pages(service)],
-        lifespan=lifespan,
-        exception_handlers={
-            404: lambda call, _: _refused(Refusal(404, "unknown path; see GET /docs.")),
-            405: _wrong_method,
-            Refusal: lambda call, error: _refused(cast(Refusal, error)),
-        },
-    )
-    app.router.redirect_slashes = False
-    paths = [path for route in app.routes if "{" not in (path := str(getattr(route, "path", "{")))]
-    guard = Guard(
-        app, service.batcher, service.metrics, service.keys, paths, service.open_metrics, service.hosts, crowded
-    )
-    if not service.origins:
-        return guard
-    return CORSMiddleware(  # outside of the guard, since a browser's preflight request carries no key
-        guard,
-        allow_origins=service.origins,
-        allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
-        expose_headers=["Retry-After"],
+    return Guard(
+        Router(_routes(service), redirect_slashes=False, lifespan=lifespan),
+        service.batcher,
+        service.metrics,
+        service.keys,
+        service.open_metrics,
+        service.hosts,
+        crowded,
     )
 
 
-def _wrong_method(call: "Request", error: Exception) -> "Response":
-    """The response to a method that a path does not support, with the header `Allow`, as HTTP requires."""
-    answer = _refused(Refusal(405, f"method {call.method[:20]} is not allowed for this path."))
-    answer.headers.update(getattr(error, "headers", None) or {})
-    return answer
-
-
-def _json(method: str, path: str, handler: Handler, metrics: Metrics) -> "Route":
-    from starlette.requests import ClientDisconnect
-    from starlette.responses import Response
-    from starlette.routing import Route
-
-    async def endpoint(request: "Request") -> Response:
-        try:
-            status, body = await handler(request)
-        except ClientDisconnect:
-            return Response(status_code=GONE)
-        except Refusal as refusal:
-            if refusal.status in _COUNTED:
-                metrics.refused.labels(_COUNTED[refusal.status]).inc()
-            return _refused(refusal)
-        except Exception:
-            metrics.errors.inc()
-            logger.exception("a call failed")
-            return _refused(Refusal(500, "internal server error."))
-        return Response(body, status, media_type="application/json")
-
-    return Route(path, endpoint, methods=[method.upper()])
-
-
-def _pages(service: Service) -> "list[Route]":
-    """Routes other than JSON: metrics, the API description, and the page."""
+def _routes(service: Service) -> "list[BaseRoute]":
+    """The handlers of the service, its metrics, the description of the interface, and the page."""
     from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
+    from starlette.routing import Mount, Route
+    from starlette.staticfiles import StaticFiles
 
-    files = read_files()
+    files = StaticFiles(directory=PAGE)
 
-    def send(request: "Request", file: StaticFile | None) -> Response:
-        if file is None:
-            raise Refusal(404, "no such file.")
-        content, kind, mark = file
-        headers = {"etag": mark, "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == mark:
-            return Response(status_code=304, headers=headers)
-        return Response(content, media_type=kind, headers=headers)
+    def answering(handler: Handler) -> "Callable[[Request], Awaitable[Response]]":
+        async def endpoint(call: "Request") -> Response:
+            status, body = await handler(call)
+            return Response(body, status, media_type="application/json")
 
-    def described() -> dict[str, Any]:
-        return document(service.shelf.current, service.limits)
+        return endpoint
 
-    def page(path: str, answer: "Callable[[Request], Response]") -> Route:
-        async def endpoint(request: "Request") -> Response:
-            return answer(request)
+    async def metrics(call: "Request") -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
-        return Route(path, endpoint, methods=["GET"])
+    async def description(call: "Request") -> Response:
+        return JSONResponse(document(service.shelf.current, service.limits))
+
+    async def index(call: "Request") -> Response:
+        return await files.get_response("index.html", call.scope)
 
     return [
-        page("/metrics", lambda request: Response(service.metrics.text(), media_type="text/plain; version=0.0.4")),
-        page("/openapi.json", lambda request: JSONResponse(described())),
-        page("/docs", lambda request: Response(docs_page(described()), media_type="text/html")),
-        page("/docs.css", lambda request: Response(STYLE, media_type="text/css")),
-        page("/", lambda request: send(request, files.get(INDEX))),
-        page("/page/{name}", lambda request: send(request, files.get(request.path_params["name"]))),
+        Route("/v1/recommend", answering(service.recommend), methods=["POST"]),
+        Route("/v1/explain", answering(service.explain), methods=["POST"]),
+        Route("/v1/items", answering(service.items)),
+        Route("/v1/model", answering(service.model)),
+        Route("/v1/reload", answering(service.reload), methods=["POST"]),
+        Route("/healthz", answering(service.healthz)),
+        Route("/readyz", answering(service.readyz)),
+        Route("/metrics", metrics),
+        Route("/openapi.json", description),
+        Route("/", index),
+        Mount("/page", files),
     ]
-
-
-def _refused(refusal: Refusal) -> "Response":
-    from starlette.responses import Response
-
-    headers = {name.decode(): value.decode() for name, value in refusal.headers()}
-    return Response(refusal.body(), refusal.status, headers=headers)
 
 
 _ABSENT = "minionerec serve needs {name!r}, which is not installed. Install it with: pip install 'minionerec[serve]'"
@@ -270,13 +190,12 @@ def make_service(config: ServeConfig, keys: list[bytes], load: Callable[[Sources
         config.open_metrics,
         config.log_histories,
         hosts=["localhost", config.host, *config.hosts],
-        origins=config.cors_origins,
         connections=config.connections,
     )
 
 
 def make_server(service: Service, begun: Callable[[], Awaitable[None]] | None = None) -> "uvicorn.Server":
-    """The HTTP server of an application, with JSON errors also for requests that uvicorn refuses.
+    """The HTTP server of an application.
 
     Args:
         service: Its parts.
@@ -290,7 +209,6 @@ def make_server(service: Service, begun: Callable[[], Awaitable[None]] | None = 
     server = uvicorn.Server(
         uvicorn.Config(
             create_app(service, crowded, begun),
-            http=_protocol(service),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -302,29 +220,6 @@ def make_server(service: Service, begun: Callable[[], Awaitable[None]] | None = 
         )
     )
     return server
-
-
-def _protocol(service: Service) -> type[asyncio.Protocol]:
-    """Uvicorn's protocol with JSON errors."""
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    metrics = service.metrics
-    base: Any = AutoHTTPProtocol
-
-    class JsonErrorsProtocol(base):  # type: ignore[misc]
-        """Answers invalid requests in JSON, and counts them."""
-
-        def send_400_response(self, msg: str) -> None:
-            refusal = Refusal(400, "invalid HTTP/1.1 request; see GET /docs.", close=True)
-            metrics.requests.labels("other", "400").inc()
-            metrics.refused.labels("request").inc()
-            body = refusal.body()
-            headers = [*refusal.headers(), *SAFETY, (b"content-length", str(len(body)).encode())]
-            lines = [b"HTTP/1.1 400 Bad Request", *(b"%b: %b" % header for header in headers)]
-            self.transport.write(b"\r\n".join([*lines, b"", body]))
-            self.transport.close()
-
-    return JsonErrorsProtocol
 
 
 def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
@@ -350,25 +245,19 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
             f"reload is {config.reload!r} on {config.host} without a key: anyone could replace the model. Give "
             f"--api_key_file or {KEY_VARIABLE}."
         )
-    if config.reload != "off" and config.cors_origins and not keys:
-        raise ConfigError(
-            f"reload is {config.reload!r} with cors_origins and without a key: their pages could replace the model. "
-            f"Give --api_key_file or {KEY_VARIABLE}."
-        )
     if config.reload_root and not Path(config.reload_root).is_dir():
         raise ConfigError(
             f"reload_root is {config.reload_root!r}, which is not a folder. Create it, or correct the path."
         )
     listening = bind(config.host, config.port)
     service = make_service(config, keys, loader_of(config))
-    writer = log_json_lines(config.log, service.metrics.dropped_lines.inc)
+    log_json_lines(config.log)
     if not keys and config.host not in LOOPBACK:
         logger.warning("anyone who can reach %s may call; set --api_key_file to require a key", config.host)
     try:
         _run(config, service, listening, announce)
     finally:
         listening.close()
-        writer.finish()
 
 
 def _run(config: ServeConfig, service: Service, listening: socket.socket, announce: Callable[[str], None]) -> None:
@@ -386,11 +275,11 @@ def _run(config: ServeConfig, service: Service, listening: socket.socket, announ
         task.add_done_callback(tasks.discard)
 
     async def begin() -> None:
-        """Load the first model, then watch its files; stop the server if it cannot be loaded."""
+        """Load the first model; stop the server if it cannot be loaded."""
         if config.reload != "off" and hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         try:
-            served = await service.reloader.start()
+            served = await service.reloader.load(service.reloader.sources)
         except MinioneRecError as error:
             failed.append(error)
             server.should_exit = True
@@ -400,8 +289,6 @@ def _run(config: ServeConfig, service: Service, listening: socket.socket, announ
             announce(f"{name}, {count:,} items: {address_of(listening)}")
         except (OSError, ValueError) as error:  # standard output is closed; serve anyway
             logger.warning("the address cannot be printed: %s", error)
-        if config.reload == "watch":
-            await service.reloader.watch(config.watch_s)
 
     server = make_server(service, begin)
     # uvicorn raises the signal again after shutdown; a requested shutdown is not a failure

@@ -41,7 +41,6 @@ class Service:
         open_metrics: Whether /metrics needs no key.
         log_histories: Whether histories are logged.
         hosts: Allowed Host names; "*" for any.
-        origins: Origins whose pages may call; "*" for any.
         connections: Maximum open connections.
     """
 
@@ -54,7 +53,6 @@ class Service:
     open_metrics: bool = False
     log_histories: bool = False
     hosts: Sequence[str] = ("*",)
-    origins: Sequence[str] = ()
     connections: int = 1000
     _searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_SEARCHES))
 
@@ -184,7 +182,6 @@ class Service:
                 return job.future.result()
             if disconnected.done():
                 raise ClientDisconnect
-            self.metrics.refused.labels("time").inc()
             raise Refusal(504, f"no answer within {self.limits.timeout_s:g} seconds; try again later.")
         finally:
             disconnected.cancel()

@@ -10,7 +10,6 @@ import torch
 from support.conditioned import save_conditioned
 from support.store import shared
 
-from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
@@ -20,7 +19,7 @@ from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
-from minionerec.serve.explain import SOURCES, explain, vector_source
+from minionerec.serve.explain import SOURCES, explain
 
 HISTORY = ["i3", "i9", "i10", "i3", "i7"]
 
@@ -212,34 +211,6 @@ def test_an_item_without_a_vector_is_similar_to_none(shop):
     for item_id, found in reasons.items():
         alike = {reason["item_id"] for reason in found if reason["kind"] == "vectors"}
         assert alike == (set() if item_id == "i9" else set(HISTORY) - {"i9"})
-
-
-@pytest.mark.parametrize(
-    ("steps", "source"),
-    [
-        ([("checkpoint", {"vectors": "tfidf"}, None)], "tfidf"),
-        ([("checkpoint", {"vectors": "interactions"}, None)], "interactions"),
-        ([("checkpoint", {"vectors": "/home/me/mine.npy"}, None)], "mine.npy"),
-        (
-            [("vectors", {"encoder": "tfidf", "with_interactions": True}, None), ("checkpoint", {}, "vectors")],
-            "tfidf and interactions",
-        ),
-        (
-            [("checkpoint", {"vectors": "interactions"}, None), ("checkpoint", {"vectors": "tfidf"}, "checkpoint")],
-            "interactions",
-        ),
-    ],
-    ids=["texts", "interactions", "a file", "of embed-items", "continued"],
-)
-def test_the_source_of_vectors_is_that_of_the_training_that_made_them(tmp_path, steps, source):
-    path = None
-    for number, (kind, settings, source_kind) in enumerate(steps):
-        inputs = {source_kind: path} if source_kind else {}
-        settings, path = {"vectors": str(path)} if source_kind == "vectors" else settings, tmp_path / str(number)
-        with write_artefact(path, kind, config={}, settings=settings, inputs=inputs, seed=0, counts={}):
-            pass
-    assert vector_source(path) == source
-    assert vector_source(None) == ""
 
 
 def test_a_language_model_reads_neither_counts_nor_vectors(speaker):

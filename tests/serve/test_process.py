@@ -1,16 +1,12 @@
 """`minionerec serve` as a process: its address, its key, models exchanged under traffic, its end, its refusals."""
 
 import asyncio
-import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
-from dataclasses import fields, replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,16 +15,13 @@ from support.preloaded import python
 from support.scripts import benchmark
 from support.serving import until
 
-from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.data.corpus import Corpus
 from minionerec.pipeline.settings import Settings
 from minionerec.recommend.recommender import Recommender
 from minionerec.serve import command, server
 from minionerec.serve.command import run_serve
 from minionerec.serve.config import KEY_VARIABLE, ServeConfig
 from minionerec.serve.guard import read_keys
-from minionerec.sid.table import SidTable
 
 http_load = benchmark("http_load")
 KEY = "a-key-of-some-length"
@@ -51,11 +44,12 @@ def models(made):
     return root, found
 
 
-@contextlib.contextmanager
-def serving(checkpoint, corpus, log):
-    """A process that serves a checkpoint on a free port and watches it; gives the process, its port and its log."""
-    words = ["serve", "--checkpoint", checkpoint, "--corpus", corpus, "--port", "0"]
-    words += ["--reload", "watch", "--reload_root", checkpoint.parent, "--watch_s", "0.1"]
+@pytest.fixture(scope="module")
+def process(made, models, tmp_path_factory):
+    """One that serves "now", a link to "a", on a free port and may reload; the process, its port and its log."""
+    root, log = models[0], tmp_path_factory.mktemp("log") / "log"
+    words = ["serve", "--checkpoint", root / "now", "--corpus", made / "corpus", "--port", "0"]
+    words += ["--reload", "request", "--reload_root", root]
     with log.open("w") as errors:
         started = subprocess.Popen(
             [python(), "-m", "minionerec", *map(str, words)],
@@ -72,13 +66,6 @@ def serving(checkpoint, corpus, log):
     finally:
         started.kill()
         started.wait()
-
-
-@pytest.fixture(scope="module")
-def process(made, models, tmp_path_factory):
-    """One that serves "now", a link to "a"."""
-    with serving(models[0] / "now", made / "corpus", tmp_path_factory.mktemp("log") / "log") as found:
-        yield found
 
 
 def call(port, path="/v1/recommend", body=None, key=KEY):
@@ -113,18 +100,17 @@ def version(port):
     return call(port, "/v1/model")[1]["version"]
 
 
-def test_a_call_and_a_link_that_is_moved_bring_the_other_model(process, models):
+def test_a_call_and_a_signal_bring_the_other_model(process, models):
     started, port, log = process
     root, (a, b) = models
     for name, model in (("b", b), ("a", a)):
         assert call(port, "/v1/reload", {"checkpoint": name})[0] == 200 and version(port) == model.version
     (root / "new").symlink_to("b")
     os.replace(root / "new", root / "now")
+    started.send_signal(signal.SIGHUP)
     until(lambda: version(port) == b.version)
     until(lambda: call(port, "/v1/reload", {"back": True})[0] == 200)  # 409 while the other is just being put in place
     assert version(port) == a.version
-    started.send_signal(signal.SIGHUP)
-    until(lambda: version(port) == b.version)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert any(line.get("message", "").startswith("in service: language model") for line in lines)
     assert any(line.get("path") == "/v1/recommend" and line["rows"] == 4 for line in lines)
@@ -150,78 +136,10 @@ def test_sigterm_answers_what_was_taken_and_ends_with_status_0(process):
     assert "Traceback" not in log.read_text()
 
 
-def overwrite(source, target, share=1.0):
-    """The files of an artefact over those of another, the manifest first; of the weights only the beginning."""
-    for file in sorted(source.iterdir(), key=lambda file: file.name != MANIFEST):
-        content = file.read_bytes()
-        end = len(content) if file.name != "model.safetensors" else int(share * len(content))
-        (target / file.name).write_bytes(content[:end])
-
-
-def test_a_folder_that_is_overwritten_damaged_and_replaced_under_traffic(made, models, tmp_path):
-    """By half a model, a damaged one, and one of other items, whose corpus comes later: lists are those of a model."""
-    root, (a, b) = models
-    model, corpus, log = tmp_path / "model", tmp_path / "corpus", tmp_path / "log"
-    shutil.copytree(root / "a", model)
-    shutil.copytree(made / "corpus", corpus)
-    old, ids = Corpus.load(corpus), list("ABCDEF")
-    items = old.items.assign(item_id=ids)
-    Corpus(items, old.train, old.valid, old.test, old.split, old.max_history).save(
-        tmp_path / "corpus of others", config={}, inputs={}
-    )
-    others = SidTable(a.ranker.bundle.table.codes, ids)
-    save_checkpoint(replace(a.ranker.bundle, table=others), tmp_path / "others")
-    other = Recommender.load(tmp_path / "others", corpus=tmp_path / "corpus of others")
-    lists = {each.version: wanted(each) for each in (a, b, other)}
-
-    def refused():
-        return log.read_text().count("reload refused")
-
-    def play(port):
-        until(lambda: version(port) == a.version)
-        overwrite(root / "b", model, share=0.5)
-        until(lambda: refused() == 1)
-        overwrite(root / "b", model)
-        until(lambda: version(port) == b.version)
-        weights = bytearray((model / "model.safetensors").read_bytes())
-        weights[-1] ^= 1
-        (model / "model.safetensors").write_bytes(weights)
-        until(lambda: refused() == 2)
-        (model / MANIFEST).unlink()
-        os.rename(model, tmp_path / "old")
-        os.rename(tmp_path / "others", model)
-        until(lambda: refused() == 3)
-        os.rename(corpus, tmp_path / "old corpus")
-        os.rename(tmp_path / "corpus of others", corpus)
-        until(lambda: version(port) == other.version)
-        return refused()
-
-    async def under_traffic(port):
-        sent, ended = http_load.request_bytes(json.dumps(SEVERAL).encode(), key=KEY), asyncio.Event()
-        traffic = asyncio.ensure_future(drive_until(port, sent, ended))
-        times = await asyncio.to_thread(play, port)
-        ended.set()
-        return times, await traffic
-
-    async def drive_until(port, sent, ended):
-        loads = []
-        while not ended.is_set():
-            loads.append(await http_load.drive(port, [sent], 4, seconds=0.2, keep=True))
-        return [*loads, await http_load.drive(port, [sent], 4, seconds=0.2, keep=True)]
-
-    with serving(model, corpus, log) as (_, port, _):
-        times, loads = asyncio.run(under_traffic(port))
-    assert times == 3 and "Traceback" not in log.read_text()
-    assert {status for load in loads for status in load.statuses} == {200}
-    answers = [json.loads(body) for load in loads for body in load.bodies]
-    assert all(listed(answer) == lists[answer["model"]["version"]] for answer in answers)
-    assert {answer["model"]["version"] for answer in answers} == set(lists)
-
-
 @pytest.fixture
 def quiet(monkeypatch):
     """The process's own log lines stay out of the test's."""
-    monkeypatch.setattr(server, "log_json_lines", lambda level, dropped: SimpleNamespace(finish=lambda: None))
+    monkeypatch.setattr(server, "log_json_lines", lambda level: None)
 
 
 def settings(made, **more):
@@ -314,13 +232,6 @@ def test_a_missing_extra_is_one_error_with_the_remedy(monkeypatch):
     monkeypatch.setattr(server, "import_module", absent)
     with pytest.raises(ConfigError, match=r"needs 'uvicorn'.*pip install 'minionerec\[serve\]'"):
         run_serve("minionerec serve", ["--checkpoint", "somewhere"])
-
-
-def test_help_says_what_every_setting_does(capsys):
-    with pytest.raises(SystemExit):
-        run_serve("minionerec serve", ["--help"])
-    printed = capsys.readouterr().out
-    assert all(re.search(rf"^  --{each.name} .*\S", printed, re.MULTILINE) for each in fields(ServeConfig))
 
 
 def test_settings_are_words_or_a_file_and_without_a_model_the_demos_is_trained_first(tmp_path, monkeypatch):

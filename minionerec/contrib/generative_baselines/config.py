@@ -10,20 +10,13 @@ from minionerec.pipeline.config.training import FITTING, LanguageRunConfig, RunC
 from minionerec.pipeline.settings import setting
 from minionerec.sid.embed.encoder import encoder_inputs
 
-TIGER_OPTIMIZERS = ("adafactor", "adamw")
-
 
 @dataclass
 class TigerTrainConfig(RunConfig):
     """Settings of the stage that trains a TIGER (`minionerec.contrib.generative_baselines.tiger`)."""
 
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
-    optimizer: str = setting(
-        "adafactor",
-        "adafactor, whose steps are relative to the size of what they move, as T5 is scaled for; or adamw",
-        known=TIGER_OPTIMIZERS,
-    )
-    learning_rate: float = setting(1e-2, "peak learning rate; about 1e-2 for adafactor, 1e-3 for adamw", above=0)
+    learning_rate: float = setting(1e-2, "peak learning rate of Adafactor", above=0)
     max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
     hidden_size: int = setting(128, "width", least=1)
     layers: int = setting(4, "layers of the encoder, and as many of the decoder", least=1)
@@ -43,7 +36,7 @@ class TigerTrainConfig(RunConfig):
             yield "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
 
 
-DPO_NEGATIVES = ("uniform", "popularity", "beam")
+DPO_NEGATIVES = ("uniform", "beam")
 
 
 @dataclass
@@ -61,8 +54,8 @@ class DpoConfig(LanguageRunConfig):
     negatives: int = setting(3, "negatives of each target (N); 1 is plain DPO", least=1)
     negatives_from: str = setting(
         "uniform",
-        "source of negatives: uniform (any other SID), popularity (as often as they are training targets), both "
-        "redrawn in every epoch, or beam (the best of the checkpoint's own search, the same in every epoch)",
+        "source of negatives: uniform (any other SID, redrawn in every epoch), or beam (the best of the checkpoint's "
+        "own search, the same in every epoch)",
         known=DPO_NEGATIVES,
     )
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)

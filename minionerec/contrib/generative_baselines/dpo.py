@@ -70,22 +70,21 @@ NegativesOf = Callable[[int], np.ndarray]
 """Function from an epoch, from 0, to SID numbers int64 (R, N)."""
 
 
-def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
-    """Draw SIDs without replacement, with probabilities proportional to weights.
+def draw_negatives(targets: np.ndarray, n_sids: int, count: int, key: Sequence[int]) -> np.ndarray:
+    """Draw SIDs uniformly and without replacement.
 
     A draw of the target or of an earlier SID is repeated. Each draw has its own random stream, indexed by the example,
     so that examples do not depend on each other.
 
     Args:
         targets: int64 (R,), SID number of each example's target.
-        weights: float (S,), positive weight of each SID.
+        n_sids: Number of SIDs, S.
         count: SIDs per example (N), fewer than S.
         key: Seed and epoch.
 
     Returns:
         int64 (R, N).
     """
-    bounds = np.cumsum(weights)
     sids = np.empty((len(targets), 1 + count), dtype=np.int64)
     sids[:, 0] = targets
     for slot in range(1, 1 + count):
@@ -93,18 +92,18 @@ def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Se
         attempt = 0
         while len(pending):
             numbers = np.random.default_rng([*key, slot, attempt]).random(len(targets))[pending]
-            sids[pending, slot] = np.searchsorted(bounds[:-1], numbers * bounds[-1], side="right")
+            sids[pending, slot] = numbers * n_sids
             pending = pending[(sids[pending, :slot] == sids[pending, slot, None]).any(1)]
             attempt += 1
     return sids[:, 1:]
 
 
-def drawn_negatives(targets: np.ndarray, weights: np.ndarray, count: int, seed: int) -> NegativesOf:
+def drawn_negatives(targets: np.ndarray, n_sids: int, count: int, seed: int) -> NegativesOf:
     """Negatives that are redrawn in every epoch; arguments as in `draw_negatives`."""
 
     @lru_cache(maxsize=1)
     def of_epoch(epoch: int) -> np.ndarray:
-        return draw_negatives(targets, weights, count, (seed, epoch))
+        return draw_negatives(targets, n_sids, count, (seed, epoch))
 
     return of_epoch
 
@@ -402,7 +401,7 @@ def _trainer(
     )
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     with run.work.phase("negatives"):
-        negatives = negatives_of(config, run, bundle, builder.corpus, prompts, trie)
+        negatives = negatives_of(config, run, bundle, prompts, trie)
     return SidDpoTrainer(
         bundle.model,
         args,
@@ -418,18 +417,12 @@ def _trainer(
     )
 
 
-def negatives_of(
-    config: DpoConfig, run: TrainingRun, bundle: Bundle, corpus: Corpus, prompts: TrainingSet, trie: Trie
-) -> NegativesOf:
+def negatives_of(config: DpoConfig, run: TrainingRun, bundle: Bundle, prompts: TrainingSet, trie: Trie) -> NegativesOf:
     """The examples' negatives, by the setting `negatives_from`."""
     targets = np.array([row["target"] for row in prompts.rows])
     if config.negatives_from == "beam":
         return searched_negatives(bundle, [row["prompt"] for row in prompts.rows], targets, config.negatives, trie, run)
-    weights = np.ones(bundle.table.n_unique)
-    if config.negatives_from == "popularity":
-        chosen = bundle.table.sid_numbers[corpus.rows("train").targets]
-        weights += np.bincount(chosen, minlength=len(weights))
-    return drawn_negatives(targets, weights, config.negatives, config.seed)
+    return drawn_negatives(targets, bundle.table.n_unique, config.negatives, config.seed)
 
 
 def searched_negatives(

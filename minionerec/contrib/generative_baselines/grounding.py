@@ -76,29 +76,6 @@ def reweight(distances: np.ndarray, weights: np.ndarray, gamma: float) -> np.nda
     return reweighted
 
 
-def target_ranks(scores: np.ndarray, targets: np.ndarray, tie_order: np.ndarray) -> np.ndarray:
-    """Rank of one title of each row.
-
-    Args:
-        scores: float64 (B, T), the smaller the better.
-        targets: int64 (B,), titles.
-        tie_order: int64 (T,), all titles in the order that breaks ties.
-
-    Returns:
-        int64 (B,), from 1.
-
-    Example:
-        >>> target_ranks(np.array([[0.5, 0.1, 0.5]]), np.array([0]), np.array([2, 1, 0])).tolist()
-        [3]
-    """
-    position = np.empty(len(tie_order), dtype=np.int64)
-    position[tie_order] = np.arange(len(tie_order))
-    target_scores = scores[np.arange(len(targets)), targets][:, None]
-    before = (scores < target_scores) | ((scores == target_scores) & (position < position[targets][:, None]))
-    ranks: np.ndarray = 1 + before.sum(axis=1)
-    return ranks
-
-
 def best_titles(scores: np.ndarray, tie_order: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The best titles of each row.
 
@@ -132,7 +109,9 @@ def choose_gamma(
     ranks: dict[float, list[np.ndarray]] = {gamma: [] for gamma in sorted(gammas)}
     for distances, weights, targets in parts:
         for gamma, gamma_ranks in ranks.items():
-            gamma_ranks.append(target_ranks(reweight(distances, weights, gamma), targets, tie_order))
+            titles, _ = best_titles(reweight(distances, weights, gamma), tie_order, 10)
+            hits = titles == targets[:, None]
+            gamma_ranks.append(np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0))
     ndcg = {
         gamma: float(ranking_metrics(np.concatenate(gamma_ranks), [10])["NDCG@10"].mean())
         for gamma, gamma_ranks in ranks.items()

@@ -160,7 +160,7 @@ def _trainer(
         eval_dataset=Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,
         callbacks=run.early_stopping(),
-        optimizers=(adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
+        optimizers=(adafactor(config, bundle.model), None),
     )
     if not config.device_batch_size:  # the model is small: as much as is faster, or what memory turns out to hold
         trainer.data_collator = partial(collate_shares, collate=collate, tokens=row_tokens)

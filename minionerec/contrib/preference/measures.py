@@ -1,6 +1,5 @@
 """Metrics of predicted preferences: accuracy, cross-entropy, calibration, swaps, users, and the known ceiling."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,51 +108,6 @@ def by_target(answers: Comparisons, p: np.ndarray) -> dict[str, Any]:
                 "user_accuracies": {u: {"accuracy": float(h.mean()), "n": len(h)} for u, h in of_user.items()},
             }
     return table
-
-
-def user_table(answers: Comparisons, p: np.ndarray, total: np.ndarray) -> dict[str, Any]:
-    """Accuracy per user, each number under its own name.
-
-    Args:
-        answers: The rows, R of them.
-        p: float (R,).
-        total: int (U,), comparisons of each user in all the data.
-
-    Returns:
-        `users`, for each one with at least ten rows: index, user (short id), total, n, right, macro (unweighted mean
-        of the target accuracies: the published report's "Accuracy"), pooled (right / n), low and high (Wilson's 95 %
-        interval of pooled, rows taken as independent) and targets (name to accuracy and n); and of the others
-        `hidden_users` and `hidden_rows`.
-    """
-    from scipy.stats import binomtest
-
-    shown, hidden = [], []
-    hit, short = correct(answers.y, p), short_ids(answers.users)
-    for number in np.unique(answers.user):
-        of_user = answers.user == number
-        n, right = int(of_user.sum()), int(hit[of_user].sum())
-        if n < LEAST_ROWS:
-            hidden.append(n)
-            continue
-        cells = {name: hit[of_user & (answers.target == t)] for t, name in enumerate(answers.targets)}
-        accuracies = {name: {"accuracy": float(c.mean()), "n": len(c)} for name, c in cells.items() if len(c)}
-        row = {"index": int(number), "user": short[number], "total": int(total[number]), "n": n, "right": right}
-        row |= {"macro": float(np.mean([cell["accuracy"] for cell in accuracies.values()])), "pooled": right / n}
-        low, high = binomtest(right, n).proportion_ci(method="wilson")
-        shown.append({**row, "low": float(low), "high": float(high), "targets": accuracies})
-    return {"users": shown, "hidden_users": len(hidden), "hidden_rows": sum(hidden)}
-
-
-def short_ids(ids: Sequence[str], length: int = 6) -> list[str]:
-    """Shorten ids to their last characters: six, or as many more as make all different.
-
-    Example:
-        >>> short_ids(["1-alpha-99", "2-alpha-99"], 3)
-        ['1-alpha-99', '2-alpha-99']
-    """
-    while len({name[-length:] for name in ids}) < len(set(ids)):
-        length += 1
-    return [name[-length:] for name in ids]
 
 
 def agreement(data: Comparisons) -> tuple[np.ndarray, np.ndarray]:

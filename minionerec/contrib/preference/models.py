@@ -73,7 +73,6 @@ class PreferenceModel:
         best_epoch: Epoch of the weights that were kept, from 0; None without epochs.
         last_epoch: Last epoch trained.
         last: The model after its last epoch; None without epochs.
-        adapts: Whether a few answers of an unseen user change its predictions.
     """
 
     chosen: Mapping[str, Any] = {}
@@ -83,7 +82,6 @@ class PreferenceModel:
     best_epoch: int | None = None
     last_epoch: int | None = None
     last: "PreferenceModel | None" = None
-    adapts: bool = False
 
     def predict(self, data: Comparisons, rows: np.ndarray, user: np.ndarray) -> np.ndarray:
         """P(first item is chosen), float64 (r,).
@@ -98,10 +96,6 @@ class PreferenceModel:
     def predict_swapped(self, data: Comparisons, rows: np.ndarray, user: np.ndarray) -> np.ndarray | None:
         """P(second item is chosen) when the items are swapped, float64 (r,); None where it is not defined."""
         return self.predict(replace(data, a=data.b, b=data.a), rows, user)
-
-    def adapt(self, data: Comparisons, rows: np.ndarray) -> "PreferenceModel":
-        """Return this model fitted to the unseen user who gave the answers `rows`, int64 (k,)."""
-        return self
 
     def utilities(self, features: np.ndarray) -> np.ndarray | None:
         """Score of each item for each user and target, float64 (U + 1, T, N); None where items have no scores."""
@@ -199,8 +193,6 @@ class LinearModel(PreferenceModel):
         projection: float32 (D, r), to standardised principal components.
         weights: float64 (U + 1, T, r); the last user is one not seen in training.
         bias: float64 (U + 1,), towards the first position; 0 for the unseen user.
-        basis: float64 (r, B), directions in which an unseen user may differ.
-        basis_penalty: L2 penalty on those differences.
         chosen: Settings chosen on validation, and the table of all that were tried.
     """
 
@@ -208,13 +200,10 @@ class LinearModel(PreferenceModel):
     projection: np.ndarray
     weights: np.ndarray
     bias: np.ndarray
-    basis: np.ndarray
-    basis_penalty: float
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Count parameters; only a model with weights shared by all users adapts to an unseen one."""
-        self.adapts = bool(self.weights[-1].any())
+        """Count parameters."""
         self.parameters = self.weights[:-1].size + self.bias[:-1].size
 
     def _components(self, features: np.ndarray) -> np.ndarray:
@@ -233,25 +222,10 @@ class LinearModel(PreferenceModel):
         p: np.ndarray = expit(gap + self.bias[user])
         return p
 
-    def adapt(self, data: Comparisons, rows: np.ndarray) -> "LinearModel":
-        """Fit the unseen user's weights to a few answers, all else frozen."""
-        z = self._components(data.features)
-        gap = z[data.a[rows]] - z[data.b[rows]]
-        offset = torch.from_numpy(np.einsum("rd,rd->r", gap, self.weights[-1][data.target[rows]]))
-        design, y = torch.from_numpy(gap @ self.basis), torch.from_numpy(data.y[rows])
-
-        def loss(step: torch.Tensor) -> torch.Tensor:
-            return _ce(offset + design @ step, y) + self.basis_penalty / 2 * step @ step
-
-        weights = self.weights.copy()
-        weights[-1] += self.basis @ _minimise(loss, np.zeros(self.basis.shape[1]), 15000, 2.2e-9)
-        return replace(self, weights=weights)
-
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that are stored."""
-        names = ("mean", "projection", "weights", "bias", "basis")
-        arrays = {name: np.ascontiguousarray(getattr(self, name), dtype=np.float32) for name in names}
-        return {**arrays, "basis_penalty": np.array(self.basis_penalty)}
+        names = ("mean", "projection", "weights", "bias")
+        return {name: getattr(self, name).astype(np.float32) for name in names}
 
 
 def _ce(logit: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -318,7 +292,6 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         weights: np.ndarray,
         crowd: np.ndarray,
         bias: np.ndarray,
-        basis: np.ndarray,
         settings: dict[str, float],
     ) -> tuple[float, LinearModel]:
         """Validation CE of a fit, and the fit; users without answers in train get `crowd` (T, r)."""
@@ -326,8 +299,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         user_weights[trained] = weights.reshape(users, *crowd.shape)[trained]
         user_bias = np.zeros(users + 1)
         user_bias[trained] = bias[trained]
-        penalty = settings["penalty"] * settings.get("pooling", 1.0)
-        model = LinearModel(*scaling, user_weights, user_bias, basis, penalty, settings)
+        model = LinearModel(*scaling, user_weights, user_bias, settings)
         return float(cross_entropy(data.y[valid], model.predict(data, valid, known)).mean()), model
 
     def gaps_of(scaling: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
@@ -359,7 +331,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
             theta, bias = start[:-users].reshape(-1, width), start[-users:]
             crowd = theta[0] + theta[1 : 1 + targets] if "shared" in blocks else np.zeros((targets, width))
             settings = {"components": width, "penalty": shared, "pooling": pooling}
-            fits.append(evaluate(scaling, mixing.numpy() @ theta, crowd, bias, np.eye(width), settings))
+            fits.append(evaluate(scaling, mixing.numpy() @ theta, crowd, bias, settings))
 
     counts = sorted({min(count, data.features.shape[1]) for count in COMPONENTS})
     for components in progress(counts, "choosing components", unit="values"):
@@ -389,7 +361,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         c, v, bias = x[: c.size].reshape(c.shape), x[c.size : -users].reshape(v.shape), x[-users:]
         crowd = c.reshape(users, targets, -1)[trained].mean(axis=0) @ v
         settings = {"components": width, "rank": max_rank, "strength": strength, "penalty": penalty}
-        fits.append(evaluate(scaling, c @ v, crowd, bias, v.T, settings))
+        fits.append(evaluate(scaling, c @ v, crowd, bias, settings))
     return _best(fits)
 
 
@@ -664,7 +636,7 @@ def load_model(run: str | Path, name: str) -> tuple[PreferenceModel, list[str], 
     about, arrays = read_json(folder / ABOUT), load_file(folder / ARRAYS)
     users, targets, settings = about["users"], about["targets"], about["settings"]
     if "weights" in arrays:
-        return LinearModel(**{**arrays, "basis_penalty": arrays["basis_penalty"].item()}), users, targets
+        return LinearModel(*(arrays[name] for name in ("mean", "projection", "weights", "bias"))), users, targets
     same = {key: settings[key] for key in ("siamese", "activation", "position_bias")}
     with torch.device("meta"):
         network = PairNetwork(len(arrays["mean"]), len(users), len(targets), **same)

@@ -1,8 +1,4 @@
-"""The stage `preference-report`: runs of train-preference side by side over seeds, and a page of each run's first seed.
-
-OUTPUT/report.html     every run: models, and differences of models and of runs, over seeds
-OUTPUT/NAME.html       the first seed of a run, under the published report's headings
-"""
+"""The stage `preference-report`: a page of runs of train-preference side by side, over seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,14 +11,13 @@ from minionerec.contrib.preference.measures import LEAST_ROWS
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.metrics.statistics import Estimate, PairedDifference
-from minionerec.metrics.tables import MISSING, format_interval, format_mean
-from minionerec.pipeline.config.reports import with_plots
+from minionerec.metrics.tables import MISSING, format_mean
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
-from minionerec.reports import plots
-from minionerec.reports.cells import difference_cell, number, percent, shown_setting, signed
-from minionerec.reports.page import Block, Cell, Figure, Section, Table, Tiles, render_page
+from minionerec.reports.cells import difference_cell, percent, signed
+from minionerec.reports.page import Block, Cell, Section, Table, render_page
 
+PAGE = "report.html"
 JUDGEMENT = (
     "All answers are a rater's judgement of a picture. They say nothing about the person in it, neither the identity "
     "nor the character or abilities of that person."
@@ -62,26 +57,20 @@ _NOTES = (
 
 
 def run_preference_report(config: PreferenceReportConfig) -> StageResult:
-    """Write the pages.
+    """Write the page.
 
     Raises:
         ArtefactError: If a run is missing or was changed since it was written.
         ConfigError: If two runs of a name have one seed.
     """
-    stage = Stage(config, settings=with_plots(config.deciding()))
+    stage = Stage(config)
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
-            folders = stage.config.folders()
-            runs = {name: _read(paths) for name, paths in folders.items()}
+            runs = {name: _read(paths) for name, paths in stage.config.folders().items()}
             with work.finish(counts={"runs": sum(map(len, runs.values()))}) as output:
-                pages = {"report": study_page(runs)}
-                for name, run in runs.items():
-                    pages[name.replace("/", "-")] = run_page(next(iter(run.values())), folders[name][0])
-                for name, page in pages.items():
-                    (output / f"{name}.html").write_text(render_page(*page), encoding="utf-8")
-    lines = [f"report: {path}" for path in sorted(stage.output.glob("*.html"))]
-    return StageResult(stage.output, lines, up_to_date=up_to_date)
+                (output / PAGE).write_text(render_page(*study_page(runs)), encoding="utf-8")
+    return StageResult(stage.output, [f"report: {stage.output / PAGE}"], up_to_date=up_to_date)
 
 
 def _read(folders: Sequence[Path]) -> Run:
@@ -148,7 +137,7 @@ def study_page(runs: Mapping[str, Run]) -> tuple[str, str, list[Section]]:
     seeds = sorted({seed for run in runs.values() for seed in run})
     over = f"mean ± standard deviation over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one seed"
     lead = f"All models with the baselines and, where known, the ceiling; {over}. {JUDGEMENT}"
-    sections = [Section(name, _performance(run)) for name, run in runs.items()]
+    sections = [Section(name, [*_performance(run), *_targets(run), *_findings(run)]) for name, run in runs.items()]
     return (
         "Personal preference",
         lead,
@@ -177,11 +166,28 @@ def _performance(run: Run) -> list[Block]:
         f"and another user's for {percent(split['audit']['same_pair_other_user'])}."
     )
     headers = ["Model", "Seeds", *measures.values(), *(["Above the ceiling"] if truth else [])]
-    return [*_warning(split), Table(headers, rows), note]
+    return [*filter(None, [split["warning"]]), Table(headers, rows), note]
 
 
-def _warning(split: Mapping[str, Any]) -> list[Block]:
-    return [split["warning"]] if split["warning"] else []
+def _targets(run: Run) -> list[Block]:
+    """Accuracy and cross-entropy of each requested model for each target, over seeds."""
+    rows = []
+    for name, over_seeds in _requested(run).items():
+        for target in over_seeds[0]["test"]:
+            cells = [results["test"][target] for results in over_seeds if target in results["test"]]
+            values = [spread([cell[measure] for cell in cells]) for measure in ("accuracy", "ce_loss")]
+            rows.append([name, target.capitalize(), *values, f"{np.mean([cell['n_samples'] for cell in cells]):,.0f}"])
+    return [Table(["Model", "Target", "Accuracy", "CE, nats", "Test answers"], rows, text_columns=2)]
+
+
+def _findings(run: Run) -> list[Block]:
+    """Differences of each requested model from each baseline on the answers of one seed; nothing for several."""
+    return [findings({name: of[0] for name, of in _requested(run).items()})] if len(run) == 1 else []
+
+
+def _requested(run: Run) -> dict[str, list[ModelResults]]:
+    """The models that a run names, and not the baselines, each over seeds."""
+    return {name: of for name, of in _by_model(run).items() if name not in BASELINES and "," not in name}
 
 
 def _above_ceiling(over_seeds: Sequence[ModelResults]) -> str:
@@ -214,104 +220,11 @@ def _differences(runs: Mapping[str, Run]) -> list[Block]:
     return blocks
 
 
-def run_page(models: Models, folder: Path) -> tuple[str, str, list[Section]]:
-    """Build the page of one run with one seed under the published report's headings: title, lead and sections.
-
-    Args:
-        models: Its models by name.
-        folder: Its directory.
-    """
-    first = next(iter(models.values()))
-    split, overall = first["split"], first["overall"]
-    fitted = {name: of for name, of in models.items() if name not in BASELINES and "," not in name} or models
-    tiles = []
-    for name, of in fitted.items():
-        estimate = Estimate(*(of["overall"]["accuracy_interval"][key] for key in ("mean", "low", "high")))
-        tiles.append((name, format_mean(estimate), f"accuracy, {format_interval(estimate)}"))
-    lead = f"{overall['n']} test answers, split by {split['unit']}, seed {first['seed']}. {JUDGEMENT}"
-    sections = [
-        Section("Model Configuration", [_configuration(fitted)]),
-        Section("Performance Summary", [Tiles(tiles), *_performance({first["seed"]: models})]),
-        Section("Test Accuracy by Target", [_targets(fitted)]),
-        Section("Test Accuracy by User", [block for of in fitted.values() for block in user_blocks(of)]),
-        *([Section("New users", [_newcomers(fitted)])] if first["shots"] is not None else []),
-        Section("Calibration", _calibration(fitted)),
-        Section(
-            "Key Findings", [*_warning(split), findings(fitted), "One seed is not enough to rank models; use five."]
-        ),
-        Section("Experimental Details", [Table(["Detail", "Value"], _details(first), text_columns=2)]),
-        Section("Agreement of Raters", [_agreement(first["agreement"])]),
-        Section("File Locations", [Table(["What", "Where"], _files(folder), text_columns=2)]),
-        Section("How to read this", _NOTES),
-    ]
-    return f"Preference models: {', '.join(fitted)}", lead, sections
-
-
-def _configuration(models: Models) -> Table:
-    rows = []
-    for name, of in models.items():
-        settings = {key: value for key, value in {**of["settings"], **of["chosen"]}.items() if key != "tried"}
-        if of["best_epoch"] is not None:
-            settings |= {"best epoch from 0": of["best_epoch"], "last epoch": of["last_epoch"]}
-        shown = ", ".join(f"{key.replace('_', ' ')} {shown_setting(value)}" for key, value in settings.items())
-        rows.append([name, f"{of['parameters']:,}", shown])
-    return Table(["Model", "Parameters", "Settings"], rows, text_columns=3)
-
-
-def _targets(models: Models) -> Table:
-    rows = [
-        [name, target.capitalize(), percent(cell["accuracy"]), number(cell["ce_loss"]), str(cell["n_samples"])]
-        for name, of in models.items()
-        for target, cell in of["test"].items()
-    ]
-    return Table(["Model", "Target", "Accuracy", "CE Loss", "N Samples"], rows, text_columns=2)
-
-
-def user_blocks(results: ModelResults) -> list[Block]:
-    """The table of users, macro and pooled accuracy each in a column of its own, and how many are not shown."""
-    table, targets = results["user_table"], results["targets"]
-    truth = results["overall"].get("truth", {"users": []})
-    ceilings = {user["user"]: percent(user["expected"]) for user in truth["users"]}
-    headers = ["Idx", "User ID", "Total", "N", "Accuracy (macro)", "Accuracy (pooled)", "95% interval (Wilson)"]
-    headers += [*(["Bayes accuracy"] if ceilings else []), *(target.capitalize() for target in targets)]
-    rows = []
-    for row in table["users"]:
-        cells = [str(row[key]) for key in ("index", "user", "total", "n")]
-        cells += [percent(row["macro"]), percent(row["pooled"]), f"{percent(row['low'])} to {percent(row['high'])}"]
-        cells += [ceilings[results["users"][row["index"]]]] if ceilings else []
-        rows.append([*cells, *(percent(row["targets"].get(target, {}).get("accuracy")) for target in targets)])
-    note = (
-        f"{results['model']}. Only users with ≥{LEAST_ROWS} test answers are shown; {table['hidden_users']} users with "
-        f"{table['hidden_rows']} test answers are hidden. Macro: mean of the targets' accuracies, as the published "
-        "report has it. Pooled: right answers over N; the interval is this one's. Total: comparisons in all the data. "
-        "User ids are truncated to their last characters."
-    )
-    return [Table(headers, rows, text_columns=2), note]
-
-
-def _newcomers(models: Models) -> Table:
-    rows = [
-        [name, k, percent(cell["accuracy"]), number(cell["ce"]), str(cell["n"])]
-        for name, results in models.items()
-        for k, cell in results["shots"].items()
-    ]
-    return Table(["Model", "Comparisons first given", "Accuracy", "CE", "N"], rows)
-
-
-def _calibration(models: Models) -> list[Block]:
-    bins = {name: results["overall"]["calibration"] for name, results in models.items()}
-    rows = [
-        [name, number(row["predicted"]), number(row["observed"]), str(row["n"])] for name in bins for row in bins[name]
-    ]
-    blocks: list[Block] = [Table(["Model", "Predicted", "Observed", "N"], rows)]
-    return [*blocks, *([Figure(reliability(bins), "Calibration on test.")] if plots.available() else [])]
-
-
 def findings(models: Models) -> Table:
     """Differences of each model from each baseline; a model is ahead or behind where the interval excludes 0."""
     rows: list[list[str | Cell]] = []
-    for name, of in models.items():
-        for baseline, gaps in of["against"].items():
+    for name, results in models.items():
+        for baseline, gaps in results["against"].items():
             accuracy, ce = (
                 PairedDifference(*(gaps[measure][key] for key in ("mean", "low", "high", "p")))
                 for measure in ("accuracy", "ce")
@@ -320,55 +233,3 @@ def findings(models: Models) -> Table:
             rows.append([f"{name} minus {baseline}", verdict, difference_cell(accuracy), difference_cell(ce)])
     caption = "Pairs are resampled with all their answers: 95 % intervals and p-values. Ahead, behind: by accuracy."
     return Table(["Models", "Verdict", "Accuracy", "CE, nats"], rows, caption, text_columns=2)
-
-
-def _details(results: ModelResults) -> list[list[str]]:
-    split, audit = results["split"], results["split"]["audit"]
-    return [
-        ["Answers", ", ".join(f"{count} {fold}" for fold, count in split["rows"].items())],
-        ["Data", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["counts"].items())],
-        ["Test answers whose two items both occur in train", percent(audit["both_items_seen"])],
-        ["Answers discarded by the split", str(audit["discarded"])],
-        ["Test answers by users not in train", str(results["unseen_user_rows"])],
-        ["Random seed", str(results["seed"])],
-        ["Packages", ", ".join(f"{name} {version}" for name, version in results["versions"].items())],
-    ]
-
-
-def _agreement(matrix: Mapping[str, Any]) -> Table:
-    """The agreement of users on common answers; missing where two users have none."""
-    rows = [
-        [name, *(Cell(percent(share), f"({n})") for share, n in zip(shares, counts, strict=True))]
-        for name, shares, counts in zip(matrix["user"], matrix["share"], matrix["n"], strict=True)
-    ]
-    caption = "Share of common answers on which two users agree, and the number of common answers."
-    return Table(["User", *matrix["user"]], rows, caption)
-
-
-def _files(folder: Path) -> list[list[str]]:
-    names = {"Config": "config.yaml", "Results": "MODEL/results.json", "Summary": "MODEL/summary.txt"}
-    names |= {"Predictions": "MODEL/predictions.csv", "Model": "MODEL/model.safetensors"}
-    return [[what, str(folder / name)] for what, name in names.items()]
-
-
-def reliability(series: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """Observed share over predicted probability, with the diagonal of perfect calibration.
-
-    Args:
-        series: Display name to bins, each with `predicted` and `observed`.
-
-    Returns:
-        An SVG element.
-    """
-    with plots.drawing(4.6, 4.0) as figure:
-        axes = figure.add_subplot()
-        axes.plot([0, 1], [0, 1], linestyle="--", color=plots.COLOURS[5], label="perfect")
-        for number, (name, bins) in enumerate(series.items()):
-            x, y = [row["predicted"] for row in bins], [row["observed"] for row in bins]
-            axes.plot(x, y, marker="o", markersize=4, color=plots.COLOURS[number % len(plots.COLOURS)], label=name)
-        axes.set_xlim(0, 1)
-        axes.set_ylim(0, 1)
-        axes.set_xlabel("predicted probability")
-        axes.set_ylabel("observed share")
-        axes.legend(loc="upper left")
-        return plots.svg(figure, "calibration")

@@ -1,8 +1,8 @@
 """The stage `train-preference`: models and baselines of one data set, one split and one seed, fitted and measured.
 
-OUTPUT/config.yaml, folds.parquet           the settings, the fold of each row
+OUTPUT/folds.parquet                        the fold of each row
 OUTPUT/data                                 synthetic data and their truth, where no files were given
-OUTPUT/MODEL/results.json, summary.txt      results
+OUTPUT/MODEL/results.json                   results
 OUTPUT/MODEL/predictions.csv                one row per test row
 OUTPUT/MODEL/model.safetensors, model.json  the model, see `minionerec.contrib.preference.models.load_model`
 """
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-import yaml
 from threadpoolctl import threadpool_limits
 
 from minionerec.contrib.preference.config import BASELINES, COMPAT, PreferenceConfig
@@ -34,14 +33,11 @@ from minionerec.contrib.preference.data import (
 )
 from minionerec.contrib.preference.measures import (
     against_truth,
-    agreement,
     by_target,
     correct,
     cross_entropy,
     pair_interval,
-    short_ids,
     summary,
-    user_table,
 )
 from minionerec.contrib.preference.models import (
     Lookup,
@@ -95,7 +91,6 @@ def run_preference(config: PreferenceConfig) -> StageResult:
                 if path.is_dir():
                     shutil.copytree(path, output / path.name)
             pd.DataFrame({"fold": folds}).to_parquet(output / "folds.parquet")
-            (output / "config.yaml").write_text(yaml.safe_dump(stage.settings, sort_keys=True), encoding="utf-8")
     return _result(stage.output, False)
 
 
@@ -185,8 +180,6 @@ def _measure(
             measures["truth"] = against_truth(folder / DATA, data, folds, test, guess, utilities)
         return measures
 
-    share, common = agreement(data)
-    shares = [[None if np.isnan(value) else float(value) for value in row] for row in share]
     results = {
         "model": name,
         "seed": config.seed,
@@ -207,12 +200,8 @@ def _measure(
         "overall": overall(p, swapped),
         "last": None if late is None else overall(late, None),
         "against": _against(before, answers, p, config),
-        "user_table": user_table(answers, p, np.bincount(data.user[np.unique(data.comparison, return_index=True)[1]])),
-        "agreement": {"user": short_ids(data.users), "n": common.tolist(), "share": shares},
-        "shots": few_shot(fitted, data, test, config.shots, config.seed) if config.split == "user" else None,
         "versions": package_versions(),
     }
-    (model_folder / "summary.txt").write_text(_in_words(results), encoding="utf-8")
     (model_folder / RESULTS).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -240,58 +229,3 @@ def _against(
             for key, of in (("accuracy", correct), ("ce", cross_entropy))
         }
     return differences
-
-
-def few_shot(
-    fitted: PreferenceModel, data: Comparisons, test: np.ndarray, shots: list[int], seed: int
-) -> dict[str, Any]:
-    """Accuracy and CE on held-out users after k of their comparisons, all k measured on the same rows.
-
-    Each user's comparisons are shuffled; the first max(shots) serve to adapt, the rest to measure. Users without a rest
-    are left out. A model that does not adapt has k = 0 only; a lookup, which knows no unseen user, has no results.
-
-    Args:
-        fitted: The model.
-        data: All rows.
-        test: int64 (r,), rows of the held-out users.
-        shots: Each k.
-        seed: Seed of the shuffling.
-
-    Returns:
-        k, as text, to accuracy, ce and n (rows).
-    """
-    if isinstance(fitted, Lookup):
-        return {}
-    rng, out = np.random.default_rng([seed, 13]), {}
-    users = np.unique(data.user[test])
-    orders = [rng.permutation(np.unique(data.comparison[test][data.user[test] == user])) for user in users]
-    for k in shots if fitted.adapts else [0]:
-        ys, ps = [], []
-        for order in orders:
-            rest = test[np.isin(data.comparison[test], order[max(shots) :])]
-            if len(rest):
-                first = test[np.isin(data.comparison[test], order[:k])]
-                model = fitted.adapt(data, first) if k else fitted
-                ys.append(data.y[rest])
-                ps.append(model.predict(data, rest, np.full(len(rest), -1)))
-        if ys:
-            y, p = np.concatenate(ys), np.concatenate(ps)
-            accuracy, ce = float(correct(y, p).mean()), float(cross_entropy(y, p).mean())
-            out[str(k)] = {"accuracy": accuracy, "ce": ce, "n": len(y)}
-    return out
-
-
-def _in_words(results: dict[str, Any]) -> str:
-    lines = [
-        f"Model: {results['model']}",
-        f"Task: pairwise comparison, {', '.join(results['targets'])}",
-        f"Split: {results['split']['unit']}",
-        f"Seed: {results['seed']}",
-        *([results["split"]["warning"]] if results["split"]["warning"] else []),
-    ]
-    if results["best_epoch"] is not None:
-        lines.append(f"Best epoch: {results['best_epoch']} of 0 to {results['last_epoch']}")
-    for name in ("validation", "test"):
-        accuracy, ce = (np.mean([cell[key] for cell in results[name].values()]) for key in ("accuracy", "ce_loss"))
-        lines.append(f"{name.capitalize()}: mean over targets of accuracy {accuracy:.4f}, CE {ce:.4f} nats")
-    return "\n".join(lines) + "\n"

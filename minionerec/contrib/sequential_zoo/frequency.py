@@ -3,12 +3,10 @@
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.rows import Side
@@ -185,48 +183,6 @@ class FEARec(UnmaskedEncoder):
 # WEARec: filters that depend on the user, in the frequency domain and on Haar wavelets.
 
 
-class _FilterSpectrum(torch.autograd.Function):
-    """Multiply the spectrum along time by real numbers, that is, convolve cyclically with an even kernel.
-
-    Such a filter is its own adjoint, so that the gradient takes two real transforms more, where autograd would pad the
-    spectrum and transform it as complex numbers.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
-        """From float (B, H, d, L) and (B, H, L // 2 + 1) to (B, H, d, L)."""
-        transformed = torch.view_as_real(torch.fft.rfft(x))
-        ctx.save_for_backward(transformed, spectrum)
-        return _inverse(transformed, spectrum, x.shape[-1])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Filter the gradient; the spectrum's is the product of the two transforms."""
-        transformed, spectrum = ctx.saved_tensors
-        length = gradient.shape[-1]
-        other = torch.view_as_real(torch.fft.rfft(gradient))
-        # All bins but the first and that of half the length count twice.
-        counts = torch.full_like(spectrum[0, 0], 2 / length)
-        counts[0] = 1 / length
-        if length % 2 == 0:
-            counts[-1] = 1 / length
-        products = (transformed * other).sum(2).sum(-1)
-        return _inverse(other, spectrum, length), products * counts
-
-
-def _inverse(transformed: torch.Tensor, spectrum: torch.Tensor, length: int) -> torch.Tensor:
-    """A spectrum as pairs of real numbers, (B, H, d, bins, 2), times (B, H, bins), back in time: (B, H, d, L)."""
-    # Each factor twice, in the layout of the pairs: one long product instead of many of two numbers.
-    factors = spectrum.repeat_interleave(2, -1)[:, :, None]
-    filtered = (transformed.flatten(-2) * factors).unflatten(-1, (-1, 2))
-    back: torch.Tensor = torch.fft.irfft(torch.view_as_complex(filtered), n=length)
-    return back
-
-
-_filter_spectrum: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _FilterSpectrum.apply
-
-
 class WaveletFourierFilter(nn.Module):
     """Mixes slots linearly: (1 - α) of a one-level Haar filter plus α of a filter of the spectrum, then a norm.
 
@@ -272,7 +228,7 @@ class WaveletFourierFilter(nn.Module):
         bias = self.alpha * torch.fft.irfft(self.base_bias + adapted[..., 1], n=self.max_len, norm="ortho")  # (B, H, L)
         heads = x.unflatten(-1, (self.num_heads, -1)).permute(0, 2, 3, 1)  # (B, H, d, L)
         if at is None:
-            mixed = _filter_spectrum(heads, spectrum) + bias[:, :, None]
+            mixed = torch.fft.irfft(torch.fft.rfft(heads) * spectrum[:, :, None], n=self.max_len) + bias[:, :, None]
             merged: torch.Tensor = self.norm(x + self.dropout(mixed.permute(0, 3, 1, 2).flatten(2) + self.haar(x)))
             return merged
         lags = (at[:, None] - torch.arange(self.max_len, device=x.device)) % self.max_len  # (B, L)

@@ -140,8 +140,6 @@ function shortReason(source) {
   return [make("span", {}, "Because of "), make("b", {}, source.title), make("span", { class: "without" }, without)];
 }
 
-const LIKENESS = { tfidf: "text similarity", wordllama: "text similarity", interactions: "similarity by interactions" };
-
 /** What one item of the history has to do with a recommendation. */
 function sourceRow(source) {
   const { history, counts, vectors } = source;
@@ -150,7 +148,7 @@ function sourceRow(source) {
     facts.push(`${percent(history.probability)} with it, ${percent(history.without)} without`);
   } else if (history) facts.push(`score ${history.change < 0 ? "−" : "+"}${Math.abs(history.change).toFixed(2)}`);
   if (counts) facts.push(counts.times ? `next after it ${plural(counts.times, "time")} in training` : "never next after it in training");
-  if (vectors) facts.push(`${LIKENESS[vectors.source] ?? `similarity by vectors ${vectors.source}`.trim()} ${Math.round(100 * vectors.similarity)} %`);
+  if (vectors) facts.push(`similarity by vectors ${Math.round(100 * vectors.similarity)} %`);
   return make(
     "p",
     {},

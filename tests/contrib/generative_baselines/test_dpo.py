@@ -27,7 +27,7 @@ from support.training import (
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.contrib.generative_baselines import dpo
-from minionerec.contrib.generative_baselines.dpo import SidDpoTrainer, completion_sums, negatives_of, run_dpo
+from minionerec.contrib.generative_baselines.dpo import SidDpoTrainer, completion_sums, run_dpo
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.bundle import load_bundle
@@ -95,19 +95,6 @@ def test_hard_negatives_are_the_best_of_the_start_but_the_target(trained, tmp_pa
         totals = completion_sums(bundle.model, bundle.model, prompts, [every] * len(rows))
     for row, order, found in zip(rows, totals.argsort(1, descending=True).tolist(), negatives.tolist(), strict=True):
         assert [sid for sid in order if sid != row["target"]] == found
-
-
-def test_popular_sids_are_drawn_more_often(trained, tmp_path):
-    config = dpo_config(trained, negatives_from="popularity", negatives=1)
-    bundle, builder, corpus = builder_of(trained)
-    targets = np.where(corpus.train.targets < 3, corpus.train.targets, 0)  # item 0 is most of them
-    corpus = replace(corpus, train=replace(corpus.train, targets=targets))
-    about = {"title_to_sid": 9.0}, config.prompts_per_step, config.seed, 99
-    rows = grpo_examples(builder, bundle.tokenizer, *about, tmp_path / "rows")
-    of_epoch = negatives_of(config, None, bundle, corpus, rows, None)
-    drawn = np.concatenate([of_epoch(epoch) for epoch in range(5)]).ravel()
-    popular = bundle.table.sid_numbers[0]
-    assert 0.5 < (drawn == popular).mean() < 0.9
 
 
 def test_a_run_that_only_hurts_gives_back_the_start(trained, tmp_path):

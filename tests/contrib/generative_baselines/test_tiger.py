@@ -12,7 +12,7 @@ from support.scripts import benchmark
 from transformers import PrefixConstrainedLogitsProcessor, T5Config, T5ForConditionalGeneration
 
 from minionerec.contrib.generative_baselines.tiger import TigerConfig, TigerModel, sid_tokenizer
-from minionerec.models.decoding.beam import beam_search, sample_search
+from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.decoder import decode_prompts, fitting_batch_size
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.guide import Guide
@@ -178,13 +178,6 @@ def test_batches_and_paddings_change_nothing():
     together = decode_prompts(model, PROMPTS, trie, 12, batch_size=4)
     alone = decode_prompts(model, PROMPTS, trie, 12, batch_size=1)
     assert same_lists(together, alone)
-
-
-def test_it_is_sampled_like_any_model():
-    model, trie = tiny(), trie_of("mixed")
-    drawn = sample_search(model, PROMPTS[:1], trie, trie.n_sids, generator=torch.Generator().manual_seed(0))
-    assert sorted(drawn.sids[0].tolist()) == list(range(trie.n_sids))
-    assert float(drawn.scores.exp().sum()) == pytest.approx(1, abs=1e-5)
 
 
 def test_how_many_prompts_fit():

@@ -15,7 +15,6 @@ from support.kill import Point, stage_in_child
 from support.processes import stage_in_processes
 from support.rounding import assert_near
 from support.training import (
-    WAITS,
     extend_config,
     grpo_config,
     in_parts,
@@ -23,13 +22,11 @@ from support.training import (
     logged,
     make_inputs,
     nearly_same_weights,
-    operators_of_a_step,
     same_weights,
     short_of_memory,
     tiger_config,
 )
 
-from minionerec.contrib.generative_baselines import train_tiger
 from minionerec.contrib.generative_baselines.tiger import TIGER_WORDING, TigerModel, build_tiger, sid_tokenizer
 from minionerec.contrib.generative_baselines.train_tiger import (
     TigerTrainer,
@@ -44,9 +41,6 @@ from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
-from minionerec.models.backbone.vocabulary import code_token_ids
-from minionerec.models.decoding.decoder import decode_prompts
-from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.pipeline.config.recommend import ExportConfig
@@ -119,25 +113,6 @@ def test_the_loss_is_the_mean_over_unpadded_tokens():
         padded = row_losses(model, wider["input_ids"], batch["labels"])
     assert torch.allclose(losses, padded, atol=1e-5)
     assert batch["weights"] @ losses == pytest.approx(total, rel=1e-5)
-
-
-def test_twenty_rows_are_learnt_by_heart():
-    rng = np.random.default_rng(0)
-    table = SidTable(np.unique(rng.integers(0, 5, (60, 3)), axis=0)[:24], [f"i{position}" for position in range(24)])
-    tokenizer = sid_tokenizer(table)
-    model = build_tiger(tokenizer, 0, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, dropout_rate=0.0)
-    histories = [rng.integers(0, 24, rng.integers(2, 6)) for _ in range(20)]
-    targets = rng.integers(0, 24, 20)
-    ids = [tokenizer("".join(table.sids[item] for item in past) + "<|eos|>")["input_ids"] for past in histories]
-    labels = [tokenizer(table.sids[target])["input_ids"] for target in targets]
-    batch = collate([{"input_ids": a, "labels": b, "weights": 1.0} for a, b in zip(ids, labels, strict=True)])
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        optimiser.zero_grad()
-        row_losses(model, batch["input_ids"], batch["labels"]).mean().backward()
-        optimiser.step()
-    sids, _ = decode_prompts(model, ids, Trie.build(table.codes, code_token_ids(tokenizer, table)), 5)
-    assert sids[:, 0].tolist() == table.sid_numbers[targets].tolist()
 
 
 def test_it_learns_the_order_of_the_items(trained):
@@ -250,17 +225,6 @@ def test_parts_that_fit_the_memory_change_nothing(trained, tmp_path, monkeypatch
     for config in (small, lowered):
         assert nearly_same_weights(config.output, whole.output, whole.learning_rate)
         assert logged(config.output, "eval_loss") == pytest.approx(logged(whole.output, "eval_loss"), rel=1e-4)
-
-
-def test_one_group_of_rows_has_fewer_operators_and_the_same_result(trained, tmp_path, monkeypatch):
-    config = tiger_config(trained[0], **SHORT)
-    groups = operators_of_a_step(run_tiger, replace(config, output=str(tmp_path / "groups")))
-    all_rows = lambda ids, side: [(torch.arange(len(ids)), slice(0, ids.shape[1]))]  # noqa: E731, as on a GPU
-    monkeypatch.setattr(train_tiger, "length_groups", all_rows)
-    one = operators_of_a_step(run_tiger, replace(config, output=str(tmp_path / "one")))
-    assert one.total() < 0.6 * groups.total()
-    assert sum(one[name] for name in WAITS) < sum(groups[name] for name in WAITS)
-    assert nearly_same_weights(tmp_path / "groups", tmp_path / "one", config.learning_rate)
 
 
 def test_blocks_computed_again_change_nothing(trained):

@@ -14,11 +14,9 @@ from torch import nn
 from minionerec.contrib.preference import models
 from minionerec.contrib.preference.config import COMPAT, PreferenceConfig
 from minionerec.contrib.preference.data import TEST, TRAIN, VALID, Comparisons, fold_of_rows
-from minionerec.contrib.preference.measures import correct, cross_entropy, pair_interval, short_ids, summary, user_table
+from minionerec.contrib.preference.measures import correct, cross_entropy, pair_interval, summary
 from minionerec.contrib.preference.models import (
     WIDTHS,
-    Lookup,
-    MlpModel,
     PairNetwork,
     agreeing_user,
     fit_bradley_terry,
@@ -26,9 +24,8 @@ from minionerec.contrib.preference.models import (
     principal_components,
     train_mlp,
 )
-from minionerec.contrib.preference.report import user_blocks
 from minionerec.contrib.preference.synthetic import make_population, sibling_probability
-from minionerec.contrib.preference.train import few_shot, fit_model
+from minionerec.contrib.preference.train import fit_model
 from minionerec.core.errors import ConfigError
 
 
@@ -38,12 +35,13 @@ def every_row(model, data, user=None, swap=False):
     return model.predict_swapped(data, rows, user) if swap else model.predict(data, rows, user)
 
 
-def answers(y, target, pair=None, user=None, targets=("t0", "t1", "t2"), users=("u0",)):
-    """Rows of answers without items."""
-    rows = np.zeros(len(y), dtype=int)
-    columns = dict.fromkeys(("comparison", "a", "b"), rows)
-    columns |= {"pair": np.arange(len(y)) if pair is None else pair, "user": rows if user is None else user}
-    return Comparisons(np.zeros((1, 1)), ["i"], users, targets, [], target=target, y=y, time=None, counts={}, **columns)
+def answers(y, target):
+    """Rows of one user's answers without items."""
+    columns = dict.fromkeys(("comparison", "a", "b", "user"), np.zeros(len(y), dtype=int)) | {"pair": np.arange(len(y))}
+    targets = ("t0", "t1", "t2")
+    return Comparisons(
+        np.zeros((1, 1)), ["i"], ["u0"], targets, [], target=target, y=y, time=None, counts={}, **columns
+    )
 
 
 @pytest.mark.parametrize("users", [6, 11])
@@ -104,20 +102,6 @@ def test_early_stop_keeps_the_best_weights_and_small_gains_do_not_count(data, mo
     monkeypatch.setattr(models, "cross_entropy", lambda y, p: np.full(len(y), np.nan))
     with pytest.raises(ConfigError, match=r"validation loss is nan after epoch 0"):
         train_mlp(*data, siamese=False, seed=42, max_epochs=2)
-
-
-def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
-    world, folds = data
-    settings = {"siamese": False, "seed": 3, "max_epochs": 40, "patience": 5, "batch_size": 32}
-    model, again = (train_mlp(world, folds, **settings) for _ in range(2))
-    np.testing.assert_array_equal(every_row(model, world), every_row(again, world))
-    valid = np.flatnonzero(folds == VALID)
-    assert model.last_epoch - model.best_epoch in (5, 39 - model.best_epoch)
-    best, last = (cross_entropy(world.y, every_row(of, world))[valid].mean() for of in (model, model.last))
-    assert best == pytest.approx(model.history["val_loss"][model.best_epoch], abs=1e-6)
-    assert last == pytest.approx(model.history["val_loss"][-1], abs=1e-6) and abs(last - best) > 1e-4
-    other = train_mlp(world, folds, siamese=False, seed=4, max_epochs=2)
-    assert np.abs(every_row(other, world) - every_row(model, world)).max() > 1e-3
 
 
 @pytest.mark.parametrize(("scale", "activation"), [("none", "relu"), ("standardize", "gelu"), ("l2", "silu")])
@@ -186,26 +170,6 @@ def test_blocks_add_up_to_logistic_regression(data, monkeypatch):
     assert not alone.weights[-1].any() and alone.weights[0].any()  # without a crowd the unseen user is undecided
 
 
-def test_adapting_helps_a_new_user_and_frozen_parts_stay(data):
-    world, _ = data
-    folds = fold_of_rows(world, "user", 1)
-    test = np.flatnonzero(folds == TEST)
-    for kind in ("bt_hier", "bt_lowrank"):
-        model = fit_bradley_terry(world, folds, kind)
-        shots = few_shot(model, world, test, [0, 5, 40], 0)
-        assert shots["0"]["n"] == shots["40"]["n"] and shots["40"]["ce"] < shots["0"]["ce"]
-        adapted = model.adapt(world, test[:30])
-        np.testing.assert_array_equal(adapted.weights[:-1], model.weights[:-1])
-        change = (adapted.weights[-1] - model.weights[-1])[0]
-        outside = change - model.basis @ np.linalg.lstsq(model.basis, change, rcond=None)[0]
-        assert np.abs(outside).max() < 1e-6 < np.abs(change).max()
-    network = MlpModel(PairNetwork(4, 4, 3), np.zeros(4, np.float32), np.ones(4, np.float32), False)
-    assert list(few_shot(network, world, test, [0, 5], 0)) == ["0"] and network.adapt(world, test[:3]) is network
-    # Without a shared part there is nothing from which a new user could differ; a lookup knows nobody new at all.
-    assert list(few_shot(fit_bradley_terry(world, folds, "bt_user"), world, test, [0, 5], 0)) == ["0"]
-    assert few_shot(Lookup(majority(world, folds)), world, test, [0, 5], 0) == {}
-
-
 def test_baselines_against_hand_counts():
     world = build(pairs=4, users=3, targets=1)
     world.y[:] = [1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1]  # users 0, 1, 2 on pairs 0..3
@@ -263,7 +227,6 @@ def test_measures_by_hand():
     coin = summary(answers(np.array([0, 1.0] * 50), np.zeros(100, int)), np.full(100, 0.7), resamples=5)
     assert len(coin["calibration"]) == 15 and sum(row["n"] for row in coin["calibration"]) == 100
     assert coin["ece"] == pytest.approx(0.2, abs=0.02)
-    assert short_ids(["x-000001", "y-000001", "z-2"], 4) == ["x-000001", "y-000001", "z-2"]
 
 
 def test_interval_is_over_pairs():
@@ -273,22 +236,3 @@ def test_interval_is_over_pairs():
     many = pair_interval(np.repeat(values, 100), np.repeat(np.arange(10), 100), 0, 400)
     assert (many["low"], many["high"]) == pytest.approx((few["low"], few["high"]))
     assert few["p"] < 0.05 and pair_interval(values - 0.5, np.arange(10), 0, 400)["p"] > 0.5
-
-
-def test_user_table_of_the_published_counts():
-    """n = 18/12/15 with 7/7/9 right: macro 52.4, pooled 51.1, each said by name; small users are hidden and counted."""
-    cells = [(18, 7), (12, 7), (15, 9)]
-    hit = np.concatenate([np.r_[np.ones(right), np.zeros(n - right)] for n, right in cells] + [np.ones(9), np.ones(4)])
-    target = np.concatenate([np.repeat(np.arange(3), [n for n, _ in cells]), np.zeros(13, int)])
-    names, ids = ("attractive", "smart", "trustworthy"), ["xx4ad536", "small1", "small2"]
-    held = answers(np.ones(58), target, user=np.repeat([0, 1, 2], [45, 9, 4]), targets=names, users=ids)
-    table = user_table(held, hit, np.array([148, 9, 4]))
-    (row,) = table["users"]
-    assert (table["hidden_users"], table["hidden_rows"], row["n"], row["right"]) == (2, 13, 45, 23)
-    assert (round(100 * row["low"]), round(100 * row["high"])) == (37, 65)
-    results = {"model": "m", "user_table": table, "targets": names, "users": ids, "overall": {}}
-    shown, note, *_ = user_blocks(results)
-    assert list(shown.headers[4:6]) == ["Accuracy (macro)", "Accuracy (pooled)"]
-    assert shown.rows[0][1:6] == ["4ad536", "148", "45", "52.4 %", "51.1 %"]
-    assert shown.rows[0][-3:] == ["38.9 %", "58.3 %", "60.0 %"]
-    assert "≥10" in note and "2 users with 13 test answers are hidden" in note

@@ -1,17 +1,13 @@
 """The preference stages as a user runs them, and their acceptance on synthetic raters with a known ceiling."""
 
 import json
-import time
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 from support.pages import page_text
-from support.small_shop import bytes_of
 
 from minionerec.contrib.preference import train
 from minionerec.contrib.preference.config import BASELINES, COMPAT, PreferenceConfig, PreferenceReportConfig
@@ -28,9 +24,7 @@ from minionerec.pipeline.cli.recipes import read_recipe
 from minionerec.reports.cells import MINUS
 from minionerec.reports.page import Cell
 
-RECOVERY, REGRET = 0.80, 0.05
-"""What the specification asks of bt_hier: synthetic data of the published size, split by pair, mean of five seeds."""
-SMALL = {"items": 200, "width": 24, "max_epochs": 4, "resamples": 50, "seed": 1, "compat": COMPAT, "shots": [0, 5]}
+SMALL = {"items": 200, "width": 24, "max_epochs": 4, "resamples": 50, "seed": 1, "compat": COMPAT}
 MODELS = ["bt_hier", "bt_lowrank", "mlp_siamese", "mlp_concat"]
 
 
@@ -40,7 +34,7 @@ def results_of(output, model):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """Three runs that differ in their split, and their pages."""
+    """Three runs that differ in their split, and the page of all."""
     folder = tmp_path_factory.mktemp("preference")
     splits = ("pair", "row", "user")
     configs = {s: PreferenceConfig(output=str(folder / s), split=s, models=MODELS, **SMALL) for s in splits}
@@ -67,36 +61,21 @@ def test_results_hold_the_published_keys_and_the_audit(small):
                 assert overall["truth"]["sibling_ce"] < overall["truth"]["ce"] and overall["truth"]["p_error"] > 0
             if split == "user":
                 assert results["unseen_user_rows"] == overall["n"]
-            assert (results["shots"] is not None) == (split == "user")
             assert (results["last"] is not None) == model.startswith("mlp")
-            shown = results["user_table"]
-            assert sum(user["n"] for user in shown["users"]) + shown["hidden_rows"] == overall["n"]
             if model == "mlp_concat":
                 assert results["parameters"] == 352_995 + 32 * 11 - (512 - 24) * 384 and overall["swap_gap"] > 0
                 assert set(results["against"]) == set(BASELINES)
-            share = np.array(results["agreement"]["share"], dtype=float)
-            np.testing.assert_array_equal(share, share.T)
 
 
-def test_pages(small):
+def test_the_page(small):
     configs, report = small
-    assert {path.name for path in report.output.glob("*.html")} == {"report.html", "pair.html", "row.html", "user.html"}
     text = page_text(report.output / "report.html")
     for words in ("Bayes, features only", "LEAK", "mlp_concat, last epoch", "row minus pair", "Above the ceiling"):
         assert words in text
-    page = page_text(report.output / "pair.html")
-    titles = ["Model Configuration", "Performance Summary", "Test Accuracy by Target", "Test Accuracy by User"]
-    titles += ["Calibration", "Key Findings", "Experimental Details", "Agreement of Raters", "File Locations"]
-    positions = [page.index(f"## {title}") for title in titles]
-    assert positions == sorted(positions)
-    assert "rater's judgement" in page and "| LEAK" not in page and "LEAK:" not in page and "100.0 % (" in page
-    assert (report.output / "pair.html").read_text().count("<svg") == 1
-    assert "## New users" in page_text(report.output / "user.html") and "## New users" not in page
+    assert "| mlp_siamese | Smart |" in text and "| bt_hier minus majority |" in text and "rater's judgement" in text
     runs = {split: config.output for split, config in configs.items()}
     assert run_preference_report(PreferenceReportConfig(output=str(report.output), runs=runs)).up_to_date
-    assert report.lines[0] == f"report: {report.output / 'pair.html'}"
-    with pytest.raises(ConfigError, match="runs has 'report', which is the name"):
-        run_preference_report(PreferenceReportConfig(output="x", runs={"report": "y"}))
+    assert report.lines == [f"report: {report.output / 'report.html'}"]
 
 
 def test_verdicts_follow_the_intervals():
@@ -160,23 +139,6 @@ def test_an_interrupted_run_resumes_and_the_same_seed_gives_the_same_bytes(small
     verify_files(config.output)
     manifests = [read_manifest(of.output) for of in (whole, config)]
     assert manifests[0]["files"] == manifests[1]["files"] and manifests[0]["settings"] == manifests[1]["settings"]
-    assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text()) == manifests[0]["settings"]
-
-
-def test_a_preference_run_holds_nothing_of_the_clock(tmp_path, monkeypatch):
-    config = PreferenceConfig(output="out", items=60, width=8, resamples=5, seed=4)
-    contents = []
-    for folder, hours in (("one", 0), ("two", 7)):
-        (tmp_path / folder).mkdir()
-        monkeypatch.chdir(tmp_path / folder)
-        for clock in ("time", "perf_counter", "monotonic"):  # further ahead at every look
-            now, ahead = getattr(time, clock), count(0, 3600 * hours)
-            monkeypatch.setattr(time, clock, lambda now=now, ahead=ahead: now() + next(ahead))
-        run_preference(config)
-        monkeypatch.undo()
-        contents.append(bytes_of(tmp_path / folder))
-    assert any(file.endswith("results.json") for file in contents[0])
-    assert contents[0] == contents[1]
 
 
 def test_the_oracle_scores_its_ceiling_exactly(tmp_path):
@@ -220,7 +182,7 @@ def test_own_files_by_time(tmp_path):
     assert not config.up_to_date()
 
 
-def test_runs_of_several_seeds_and_splits_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
+def test_runs_of_several_seeds_and_splits_are_compared_on_one_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for split in ("pair", "row"):
         for seed in (3, 4):
@@ -230,8 +192,6 @@ def test_runs_of_several_seeds_and_splits_are_compared_on_one_page(tmp_path, mon
     report = run_preference_report(PreferenceReportConfig(output="page", runs=runs))
     text = page_text(report.output / "report.html")
     assert "over seeds 3, 4" in text and "| row minus pair | bt_hier |" in text
-    page = (report.output / "pair.html").read_text()
-    assert page.count("<svg") == 1 and "Calibration on test." in page
 
 
 def test_a_recipe_with_seeds_compares_them():
@@ -281,20 +241,9 @@ def test_controls(tmp_path):
         assert (mine - crowd) / gain < 1
 
 
-@pytest.fixture(scope="module")
-def full_size(tmp_path_factory):
-    return over_seeds(tmp_path_factory.mktemp("full_size"), models=["bt_hier", "bt_lowrank"])
-
-
 @pytest.mark.slow
-def test_acceptance_at_full_size(full_size):
-    accept(full_size, RECOVERY, 0.06)
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="missed: docs/results/preference.md says by how much, and why")
-def test_regret_at_full_size(full_size):
-    accept(full_size, RECOVERY, REGRET)
+def test_acceptance_at_full_size(tmp_path):
+    accept(over_seeds(tmp_path, models=["bt_hier", "bt_lowrank"]), 0.80, 0.06)
 
 
 @pytest.mark.slow

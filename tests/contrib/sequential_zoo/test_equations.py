@@ -118,7 +118,7 @@ def test_lightsans_pools_start_wide_and_the_rest_narrow():
 
 def with_other_padding(name):
     """Vectors of users, and those after the vector of the padding has changed."""
-    model = scrambled(build_model(name, num_items=30, max_len=20, hidden_size=8)).eval()
+    model = scrambled(build_model(name, num_items=30, max_len=20, hidden_size=8, padding="right")).eval()
     batch = histories(20, 20, 30)
     before = model.user_vectors(batch)
     with torch.no_grad():
@@ -126,7 +126,7 @@ def with_other_padding(name):
     return before, model.user_vectors(batch)
 
 
-@pytest.mark.parametrize("name", ["fearec", "lightsans"])
+@pytest.mark.parametrize("name", ["fearec", "lightsans", "wearec"])
 def test_models_without_masks_depend_on_their_padding(name):
     before, after = with_other_padding(name)
     changed = (after - before).abs().amax(1) > 1e-4
@@ -155,7 +155,7 @@ def literal_recursion(model, batch, full_backprop):
 
     def apply(block, x):
         q, k, v = (part.unflatten(-1, (block.num_heads, -1)).transpose(1, 2) for part in block.qkv(x).chunk(3, -1))
-        if model.angles is not None:
+        if block.rotary:
             q, k = literal_rotation(q), literal_rotation(k)
         seen = (batch > 0)[:, None, None, :] & torch.ones(batch.shape[1], batch.shape[1]).tril().bool()
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (~seen) * -10000.0

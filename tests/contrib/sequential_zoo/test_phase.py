@@ -6,13 +6,10 @@ from functools import partial
 import pytest
 import torch
 from support.histories import of_all_lengths, scrambled
-from support.rounding import assert_near
-from support.scripts import benchmark
 from torch import nn
 
 from minionerec.contrib.sequential_zoo.frequency import WaveletFourierFilter
 from minionerec.contrib.sequential_zoo.pswrec import DILATIONS, KERNELS, PhaseBank, to_phases
-from minionerec.models.nn.layers import readout_slots, take_slots
 from minionerec.models.sequential.registry import build_model
 
 LASTFM = 3646
@@ -64,24 +61,6 @@ def test_wearec_reads_the_newest_slot(padding):
         x = layer.feed_forward(layer.mix.norm(x + literal_filter(layer.mix, x)))
     slots = torch.full((12,), 9) if padding == "left" else ((batch > 0).sum(1) - 1).clamp(min=0)
     torch.testing.assert_close(model.user_vectors(batch), x[torch.arange(12), slots], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("padding", ["left", "right"])
-def test_wearec_equals_a_full_width_implementation(padding):
-    model = scrambled(build_model("wearec", num_items=30, max_len=12, padding=padding)).eval()
-    batch = histories(26, 12, 30, padding)
-    states = benchmark("sequential_epoch").field_wearec(model, batch)
-    assert_near(model.user_vectors(batch), take_slots(states, readout_slots(batch, padding)))
-
-
-def test_wearec_depends_on_its_padding():
-    model = scrambled(build_model("wearec", num_items=30, max_len=10, hidden_size=8)).eval()
-    batch = histories(11, 10, 30, "left")
-    before = model.user_vectors(batch)
-    with torch.no_grad():
-        model.embedding.items.weight[0] += torch.arange(8)
-    changed = (model.user_vectors(batch) - before).abs().amax(1) > 1e-3
-    assert torch.equal(changed, (batch == 0).any(1))
 
 
 def test_wearec_layers_start_alike_but_for_their_linear_maps():
@@ -213,6 +192,8 @@ def test_pswrec_is_that_of_its_equations_in_value_and_gradient(name, padding):
     torch.manual_seed(0)
     shape = {"num_items": 30, "max_len": 12, "hidden_size": 16, "inner_size": 24, "padding": padding}
     without_dropout = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    if name == "pswrec_v12":
+        shape["sync_threshold"] = 0.2
     model = scrambled(build_model(name, **shape, phase_aux_weight=0.3, **without_dropout)).double()
     batch = histories(26, 12, 30, padding)
     states, rough = literal_pswrec(model, name, batch)
@@ -232,21 +213,6 @@ def test_pswrec_is_that_of_its_equations_in_value_and_gradient(name, padding):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}")
     model.phase_aux_weight = 0.0
     torch.testing.assert_close(model.loss(batch, targets), loss - 0.3 * rough, rtol=1e-7, atol=1e-7)
-
-
-def test_the_sync_gate_hides_what_is_out_of_step():
-    batch = histories(13, 12, 30, "left")
-    hidden = []
-    for threshold in (-1.1, 0.0, 1.1):
-        torch.manual_seed(0)
-        model = build_model("pswrec_v12", num_items=30, max_len=12, hidden_size=16, sync_threshold=threshold).eval()
-        _, phases = model.embed(batch)
-        hidden.append(model.mask(batch, phases) <= -1e9)
-    assert not hidden[0].any()
-    apart = phases.cos[..., None] * phases.cos[..., None, :] + phases.sin[..., None] * phases.sin[..., None, :] < 0
-    torch.testing.assert_close(hidden[1], apart)
-    assert 0.05 < apart.double().mean() < 0.95
-    torch.testing.assert_close(hidden[2], ~torch.eye(12, dtype=torch.bool).expand(13, 4, 12, 12))
 
 
 @pytest.mark.parametrize(("name", "twice"), [("pswrec_v5", False), ("pswrec_v12", True), ("pswrec_v14", True)])
@@ -269,23 +235,3 @@ def test_what_a_pswrec_starts_from():
     unrotated = build_model("pswrec_v13_unrotated", num_items=30, num_heads=2, num_bands=3).layers[0].attention
     assert unrotated.gamma.tolist() == [[-3.0] * 3] * 2
     assert unrotated.phase_bias.tolist() == [-5.0] * 2
-
-
-@pytest.mark.parametrize("name", ["wearec", *PSWREC])
-def test_training_lowers_the_loss_on_lastfm(name, data_root):
-    lines = (data_root / "sequential" / "LastFM.txt").read_text(encoding="utf-8").splitlines()
-    windows = [list(map(int, line.split()[1:]))[-52:-2] for line in lines]
-    rows = [([0] * (50 - k) + window[:k], window[k]) for window in windows[:60] for k in range(len(window))]
-    batch, targets = (torch.tensor(part) for part in zip(*rows[::40], strict=True))
-    torch.manual_seed(0)
-    model = build_model(name, num_items=LASTFM).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(6):
-        optimizer.zero_grad()
-        loss = model.loss(batch, targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] == pytest.approx(math.log(LASTFM + 1), abs=0.3)
-    assert losses[-1] < losses[0] - 0.3

@@ -81,15 +81,6 @@ def test_a_model_of_a_seed_is_a_ranker_of_the_same_lists(shop, trained, tmp_path
     assert tied > 100 or SidTable.load_index(shop / "digits").n_unique == len(numbers)
 
 
-def test_other_digits_are_trained_on_again(shop, tmp_path):
-    run_build_sids(opq(shop, tmp_path / "digits", digits=4, codebook_sizes=[8], iterations=2))
-    config = config_of(shop, tmp_path / "out", digits=str(tmp_path / "digits"), epochs=1)
-    assert not run_sequential(config).up_to_date
-    run_build_sids(opq(shop, tmp_path / "digits", digits=2, codebook_sizes=[8], iterations=2))
-    assert not run_sequential(config).up_to_date
-    assert load_sequential(tmp_path / "out" / "model").num_digits == 2
-
-
 def test_digits_that_do_not_fit(shop, trained, tmp_path):
     output = tmp_path / "out"
     with pytest.raises(ConfigError, match="model rpg reads the items' digits; give digits"):

@@ -1,5 +1,0 @@
-"""Fixtures of pages."""
-
-from support.pages import drawn, undrawn
-
-__all__ = ["drawn", "undrawn"]
