@@ -8,12 +8,12 @@ import os
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from typing import Any, cast
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, shown
 
 PACKED = ".gz"
 """Ending of files that are unpacked as they are read."""
@@ -36,7 +36,6 @@ _KIND_REMEDY = {
     "a parquet file": "Name it .parquet",
     "a database": "Export the table as CSV (UTF-8)",
 }
-_DEPTH = "lists or objects nested too deep"
 
 
 def check_file(path: str | os.PathLike[str], remedy: str) -> None:
@@ -195,26 +194,33 @@ def _cells(path: str | os.PathLike[str], begin: int, record: list[str] | str) ->
     return record
 
 
-def parse_json(text: str | bytes) -> tuple[Any, frozenset[str]]:
-    """Parse JSON text.
+def parse_object(line: bytes, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Parse a JSON object.
 
-    Returns:
-        The value; and where it is an object, the keys that it was given twice (objects inside it are not looked at).
+    Args:
+        line: The text, UTF-8.
+        names: Keys that must not be there twice; none may be if None. Objects inside it are not checked.
 
     Raises:
-        ValueError: If it is no JSON, is nested too deep, or holds a number of thousands of digits.
+        ValueError: If it is no JSON object, is nested too deep, holds a number of thousands of digits, or has a key
+            twice.
     """
-    twice = frozenset[str]()
+    pairs: list[tuple[str, Any]] = []
 
-    def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal twice  # the outermost object is the last to be read
-        found, twice = dict(pairs), frozenset[str]()
-        if len(found) < len(pairs):
-            twice = frozenset(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        return found
+    def read_object(read: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal pairs  # the outermost object is the last to be read
+        pairs = read
+        return dict(read)
 
     try:
-        value = json.loads(text, object_pairs_hook=read_object)
+        value = json.loads(line.decode("utf-8"), object_pairs_hook=read_object)
     except RecursionError:
-        raise ValueError(_DEPTH) from None
-    return value, twice if isinstance(value, dict) else frozenset()
+        raise ValueError("lists or objects nested too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON {type(value).__name__}, expected an object")
+    if len(value) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = [name for name, count in counts.items() if count > 1 and (names is None or name in names)]
+        if twice:
+            raise ValueError(f"the key {shown(min(twice))} is given twice")
+    return value

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pandas.api.extensions import ExtensionArray
 
-from minionerec.core.cells import frame_of, plain_text, texts_of
+from minionerec.core.cells import EXACT, frame_of, plain_text, texts_of
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger, progress
 from minionerec.data.context_columns import TRACKED, many_problem, name_problem, report
@@ -24,7 +24,6 @@ from minionerec.data.files import check_file
 from minionerec.data.filters import Condition, parse_conditions
 from minionerec.data.names import COLUMNS, EVENTS, ITEM_COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
 from minionerec.data.source import BadRows, InteractionBatch, item_table
-from minionerec.data.sources.ids import row_location, rows_with_ids
 from minionerec.data.sources.table_files import (
     KINDS,
     LINES,
@@ -37,6 +36,7 @@ from minionerec.data.sources.table_files import (
     plain,
     read_schema,
     readable_table,
+    row_location,
 )
 from minionerec.data.sources.text import INSIDE, PART, read_json_parts, read_text_parts, read_text_table
 from minionerec.data.sources.times import TimeColumn
@@ -50,6 +50,8 @@ ROWS = 1 << 18
 RATING = "rating"
 """Name of a column that is no request feature without being named: it is known after the choice."""
 _NO_TEXTS = "no texts"
+BROKEN_ID = r"[\n\r\x00]"
+"""Pattern of what no id holds."""
 
 
 def read_table(path: Path, bad: BadRows | None = None, needed: Collection[str] | None = None) -> pd.DataFrame:
@@ -150,42 +152,99 @@ def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
     return texts.map(decoded).str.strip()
 
 
+def _rows_with_ids(table: pd.DataFrame, path: Path, ids: Iterable[str], bad: BadRows) -> pd.DataFrame:
+    """The rows of a table that have an id in each of some columns, the ids as text; `bad` counts the others.
+
+    They keep their index.
+
+    Raises:
+        DataError: If there are other rows, as far as `bad` does not allow them.
+    """
+    for name in ids:
+        column = table[name]
+        inexact = (
+            column.map(_is_inexact) if column.dtype == object or pd.api.types.is_float_dtype(column.dtype) else None
+        )
+        texts, no_texts = texts_of(column if inexact is None else column.where(~inexact), lists=False)
+        wrong = no_texts | texts.str.contains(BROKEN_ID).to_numpy(dtype=bool)
+        wrong |= False if inexact is None else inexact.to_numpy(dtype=bool)
+        if wrong.any():
+            row, n = int(np.flatnonzero(wrong)[0]), int(wrong.sum())
+            bad.add(
+                "malformed_id",
+                f"{row_location(path, int(table.index[row]))}, column {name!r}: {shown(column.iloc[row])} is no id; "
+                f"expected a text of one line or a whole number ({n} such rows). Correct or drop the row.",
+                n,
+            )
+        empty = np.flatnonzero((texts == "").to_numpy(dtype=bool) & ~wrong)
+        if len(empty):
+            where, what = (
+                row_location(path, int(table.index[empty[0]])),
+                "missing" if pd.isna(column.iloc[empty[0]]) else "empty",
+            )
+            bad.add(
+                "missing_id", f"{where}, column {name!r}: the id is {what}. Fill it in or drop the row.", len(empty)
+            )
+        table = table.assign(**{name: texts})[(texts != "").to_numpy(dtype=bool) & ~wrong]
+    return table
+
+
+def _is_inexact(cell: object) -> bool:
+    """Whether a cell is a float that does not distinguish whole numbers, or infinite."""
+    return isinstance(cell, float | np.floating) and abs(float(cell)) >= EXACT
+
+
+def _without_repeats(table: pd.DataFrame, column: str, what: str, path: Path, bad: BadRows) -> pd.DataFrame:
+    """The rows of a table of items or users (`what`) whose id no earlier row has; `bad` counts the others."""
+    ids = table[column]
+    repeats = ids.duplicated()
+    if repeats.any():
+        row = ids.index[repeats][0]
+        first = ids.index[ids == ids[row]][0]
+        bad.add(
+            f"duplicate_{what}",
+            f"{row_location(path, row)}: {what} {shown(ids[row])} is already in {row_location(path, first)}. Keep one "
+            f"row of each {what}.",
+            int(repeats.sum()),
+        )
+    return table[~repeats]
+
+
 class TableSource:
     """An `InteractionSource` that cleans tables part by part, and checks times and unknown items over all parts.
 
     Args:
-        items: The item table of `Source`.
-        path: Its file, for messages.
-        lines: Lines inside its quoted cells.
+        interactions: The parts, each with its file.
         where: The name of the interactions in messages.
-        tables: The parts, each with its file.
-        columns: Flag → column, as of `read_tables`.
+        items: The table of items, and its file.
         bad: Counts the rows that cannot be used.
+        columns: As of `read_tables`.
         time_unit: See `read_tables`.
         conditions: Conditions on the interactions.
         events: See `read_tables`.
         contexts: See `read_tables`.
         users: Columns of users, by id; None without such a table.
+
+    Raises:
+        DataError: If the items lack a column, or rows of them cannot be used and are more than `bad` allows.
     """
 
     def __init__(
         self,
-        items: pd.DataFrame,
-        path: Path,
-        lines: int,
+        interactions: Iterable[tuple[Path, pd.DataFrame]],
         where: str,
-        tables: Iterable[tuple[Path, pd.DataFrame]],
-        columns: Mapping[str, str],
+        items: tuple[pd.DataFrame, Path],
         bad: BadRows,
-        time_unit: str | None,
+        columns: Mapping[str, str],
+        time_unit: str | None = None,
         conditions: Sequence[Condition] = (),
         events: bool = False,
         contexts: Collection[str] | None = (),
         users: pd.DataFrame | None = None,
     ) -> None:
-        self.items, self.where = items, where
-        self._index, self._path, self._item_lines = pd.Index(items["item_id"]), path, lines
-        self._tables, self._columns, self._bad = tables, columns, bad
+        self.where, self._columns, self._bad, self._tables = where, {**COLUMNS, **columns}, bad, interactions
+        self.items, self._item_lines = parse_items(*items, bad, self._columns)
+        self._index, self._path = pd.Index(self.items["item_id"]), items[1]
         self._times = TimeColumn(bad, time_unit, f", or name the unit with --time_unit ({', '.join(TIME_UNITS)})")
         self._unknown, self._unknown_count, self._lines = "", 0, 0
         self._conditions, self._left_out = conditions, 0
@@ -226,6 +285,9 @@ class TableSource:
         """
         empty, names = True, None
         for path, table in self._tables:
+            for flag in OF_INTERACTIONS:
+                if flag != "time" or self.timed:
+                    column_of(table, path, self._columns[flag], flag)
             if names is None:
                 names = [str(name) for name in table.attrs.get("columns", table.columns)]
                 self._choose_contexts(names, table)
@@ -330,7 +392,7 @@ class TableSource:
         """The rows of a part that have ids and a time."""
         user, item, time = (self._columns[name] for name in ("user", "item", "time"))
         self._lines += table.attrs.get(INSIDE, 0)
-        table = self._chosen(rows_with_ids(table, path, (user, item), self._bad), path)
+        table = self._chosen(_rows_with_ids(table, path, (user, item), self._bad), path)
         events, table = self._events_of(table, path)
         times = None
         if time:
@@ -348,19 +410,11 @@ class TableSource:
         users = pa.array(table[user], pa.string(), from_pandas=True)
         return InteractionBatch(users, index, times, events, self._numbers_of(table))
 
-    def _cells(self, table: pd.DataFrame, path: Path, name: str, flag: str | None) -> pd.Series:
-        """The cells of a column as texts without white space around them.
-
-        Raises:
-            DataError: If there is no such column, or a cell is no text.
-        """
-        column_of(table, path, name, flag)
-        return _texts(table, name, path)
-
     def _chosen(self, table: pd.DataFrame, path: Path) -> pd.DataFrame:
         """The rows that meet all conditions."""
         for condition in self._conditions:
-            texts = self._cells(table, path, condition.column, None)
+            column_of(table, path, condition.column, None)
+            texts = _texts(table, condition.column, path)
             met, wrong = condition.holds(texts)
             if wrong.any():
                 row = int(np.flatnonzero(wrong)[0])
@@ -380,7 +434,8 @@ class TableSource:
         if self._event_numbers is None:
             return None, table
         name = self._columns["event"]
-        texts = self._cells(table, path, name, "event")
+        column_of(table, path, name, "event")
+        texts = _texts(table, name, path)
         empty = (texts == "").to_numpy()
         if empty.any():
             row = int(table.index[empty][0])
@@ -461,7 +516,7 @@ def read_tables(
         tables = _parquet_parts(files, named, others)
     catalogue_file = catalogue, Path(items)
     known = None if users is None else _read_users(Path(users), {**COLUMNS, **columns}["user"], bad)
-    return parse_tables(
+    return TableSource(
         tables, files.where, catalogue_file, bad, columns, time_unit, conditions, events, contexts, known
     )
 
@@ -470,45 +525,7 @@ def _read_users(path: Path, user: str, bad: BadRows) -> pd.DataFrame:
     """The columns of a table of users, by id; see `read_tables`."""
     table = read_table(path, bad, (user,))
     column_of(table, path, user, "user")
-    table = rows_with_ids(table, path, (user,), bad)
-    twice = table[user].duplicated()
-    if twice.any():
-        row = table.index[twice][0]
-        bad.add(
-            "duplicate_user",
-            f"{row_location(path, int(row))}: user {shown(table[user][row])} is there twice or more "
-            f"({int(twice.sum())} such rows). Keep one of them.",
-            int(twice.sum()),
-        )
-    return table[~twice].set_index(user)
-
-
-def parse_tables(
-    interactions: Iterable[tuple[Path, pd.DataFrame]],
-    where: str,
-    items: tuple[pd.DataFrame, Path],
-    bad: BadRows,
-    columns: Mapping[str, str],
-    time_unit: str | None = None,
-    conditions: Sequence[Condition] = (),
-    events: bool = False,
-    contexts: Collection[str] | None = (),
-    users: pd.DataFrame | None = None,
-) -> TableSource:
-    """The same as `read_tables` of tables that are already in memory, or come part by part, each with its file."""
-    named = {**COLUMNS, **columns}
-    table, lines = parse_items(*items, bad, named)
-
-    def checked() -> Iterator[tuple[Path, pd.DataFrame]]:
-        for path, table in interactions:
-            for flag in OF_INTERACTIONS:
-                if flag != "time" or named[flag]:
-                    column_of(table, path, named[flag], flag)
-            yield path, table
-
-    return TableSource(
-        table, items[1], lines, where, checked(), named, bad, time_unit, conditions, events, contexts, users
-    )
+    return _without_repeats(_rows_with_ids(table, path, (user,), bad), user, "user", path, bad).set_index(user)
 
 
 def column_names(files: TableFiles, bad: BadRows) -> list[str]:
@@ -597,19 +614,8 @@ def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[
     if not len(table):
         raise DataError(f"{path}: holds a header and no item. Expected a row an item.")
     lines = table.attrs.get(INSIDE, 0)
-    table = rows_with_ids(table, path, (item_column,), bad)
-    ids = table[item_column]
-    twice = ids.duplicated()
-    if twice.any():
-        row = ids.index[twice][0]
-        first = ids.index[ids == ids[row]][0]
-        bad.add(
-            "duplicate_item",
-            f"{row_location(path, row)}: item {shown(ids[row])} is already in "
-            f"{row_location(path, first)}. Keep one row an item.",
-            int(twice.sum()),
-        )
-        table = table[~twice]
+    table = _rows_with_ids(table, path, (item_column,), bad)
+    table = _without_repeats(table, item_column, "item", path, bad)
     title, description = (_texts(table, name, path).to_numpy(object) for name in (title_column, description_column))
     items = item_table(table[item_column].to_numpy(object), title=title, description=description)
     return items.assign(**further_columns(table, path, {item_column, title_column, description_column})), lines

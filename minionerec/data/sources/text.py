@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from minionerec.core.cells import frame_of, plain_text
-from minionerec.core.errors import DataError, shown, truncate
-from minionerec.data.files import check_file, csv_records, not_utf8, open_bytes, parse_json
+from minionerec.core.errors import DataError, truncate
+from minionerec.data.files import check_file, csv_records, not_utf8, open_bytes, parse_object
 from minionerec.data.source import BadRows
 
 PART = 1 << 20
@@ -264,11 +264,7 @@ def read_json_parts(path: Path, size: int | None = PART, bad: BadRows | None = N
 def _object(line: bytes, path: Path, number: int, bad: BadRows) -> dict[str, Any] | None:
     """The object of a line; None where it is counted as bad."""
     try:
-        record, twice = parse_json(line.decode("utf-8"))
-        if not isinstance(record, dict):
-            raise ValueError(f"a JSON {type(record).__name__}, expected an object")
-        if twice:
-            raise ValueError(f"the key {shown(min(twice))} is given twice")
+        record = parse_object(line)
         if b"\\u" in line and not plain_text(json.dumps(record, ensure_ascii=False)):
             raise ValueError("a lone surrogate")
     except ValueError as error:  # of JSON and of text coding too

@@ -1,12 +1,9 @@
 """Raw Amazon files: written from a known corpus they come back row for row; every kind of damage has its message."""
 
-import gzip
 import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.builder import build, check
 from support.interactions import DAY, ITEMS, corpus_rows, random_interactions
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
@@ -14,7 +11,7 @@ from support.raw_files import MAKERS, read_text, write_amazon, write_text
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.source import BadRows
-from minionerec.data.sources.amazon import _cleaned, clean_text, clean_title, published_title, read_amazon, read_blocks
+from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
 from minionerec.pipeline.cli.plan import config_values
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
@@ -108,11 +105,6 @@ def test_a_core_that_leaves_nothing(tmp_path):
 def test_titles(raw, clean, published):
     assert clean_title(raw, max_words=4) == clean
     assert published_title(raw, max_words=4) == published
-
-
-@given(st.lists(st.none() | st.text(st.sampled_from('ab;"é&<>/ \t\n\x1f\x7f\u00a0')) | st.just("x &lt;b> &amp; <p>")))
-def test_texts_cleaned_together_are_those_cleaned_one_by_one(texts):
-    assert _cleaned(pa.array(texts, pa.string())) == [clean_text(text or "") for text in texts]
 
 
 def test_items_without_a_title_take_their_reviews_along(tmp_path):
@@ -216,27 +208,13 @@ def test_files_of_two_categories(tmp_path):
         read(tmp_path, items=[("X1", "Thing", "")])
 
 
-@pytest.mark.parametrize("size", [1, 40, 10_000])
-def test_blocks_are_the_file_in_whole_lines(tmp_path, size, monkeypatch):
-    monkeypatch.setattr("minionerec.data.sources.amazon.READ_SIZE", 37)
-    text = "".join(f"line {n} {'x' * (n % 90)}\n" for n in range(200)) + "no end"
-    parts = [gzip.compress(text[:900].encode()), gzip.compress(text[900:].encode())]
-    (tmp_path / "two.gz").write_bytes(b"".join(parts))  # as `cat a.gz b.gz` makes it
-    (tmp_path / "plain").write_text(text)
-    for name in ("two.gz", "plain"):
-        blocks = list(read_blocks(tmp_path / name, size))
-        assert all(block.endswith(b"\n") for block in blocks)
-        assert b"".join(blocks) == text.encode() + b"\n"
-    (tmp_path / "empty").write_bytes(b"")
-    assert list(read_blocks(tmp_path / "empty")) == []
-
-
-def test_line_numbers_go_on_over_blocks(tmp_path):
+def test_line_numbers_go_on_over_blocks(tmp_path, monkeypatch):
     edit = {"reviews": (150, "")}
     whole = read(tmp_path, edit=edit)  # an empty line is no review
-    assert read(tmp_path, edit=edit, block_size=300).times.tolist() == whole.times.tolist()
+    monkeypatch.setattr("minionerec.data.sources.amazon.BLOCK_SIZE", 300)
+    assert read(tmp_path, edit=edit).times.tolist() == whole.times.tolist()
     with pytest.raises(DataError, match=r"reviews\.json\.gz, line 151: "):
-        read(tmp_path, edit={"reviews": (150, '{"asin": 1}')}, block_size=300)
+        read(tmp_path, edit={"reviews": (150, '{"asin": 1}')})
 
 
 @pytest.mark.parametrize("edition", list(MAKERS))
