@@ -23,7 +23,7 @@ from minionerec.data.files import csv_rows, read_text
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitExamples
 from minionerec.data.sources.tables import further_columns
-from minionerec.data.times import NO_TIME, times_by_order
+from minionerec.data.times import NO_TIME, RowTimes
 
 COLUMNS = (
     "user_id",
@@ -305,19 +305,24 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
 
 
 def with_times_by_order(corpus: Corpus) -> Corpus:
-    """The same corpus with times derived from the order of its examples (`minionerec.data.times.times_by_order`).
+    """The same corpus with times derived from the order of its examples.
 
-    Where a history does not end with the target of the user's previous example, examples are missing, and the time of
-    its newest item is unknown.
+    Adjacent examples of one user are taken to have one timestamp, all others different ones: the number, from 0 through
+    all splits, of the first example of the same time. So the later is the greater and the same time the same number,
+    and distances mean nothing. The time of a history's newest item is unknown before a user's first example, and where
+    the history does not end with the target of the user's previous example, so that examples are missing.
     """
-    parts = (corpus.train, corpus.valid, corpus.test)
-    times = times_by_order([rows.users.tolist() for rows in parts])
-    targets: dict[str, int] = {}  # of each user's newest row
-    for rows, own in zip(parts, times, strict=True):
-        moved = zip(rows.users.tolist(), rows.newest.tolist(), rows.targets.tolist(), strict=True)
-        for row, (user, newest, target) in enumerate(moved):
-            if targets.get(user) != newest:
-                own.previous[row] = NO_TIME
-            targets[user] = target
-    train, valid, test = (replace(rows, times=own) for rows, own in zip(parts, times, strict=True))
+    latest: dict[str, tuple[int, int, int]] = {}  # of each user's latest example: its number, time and target
+    number, splits = 0, []
+    for rows in (corpus.train, corpus.valid, corpus.test):
+        times = RowTimes(np.empty(len(rows), dtype=np.int64), np.full(len(rows), NO_TIME))
+        examples = zip(rows.users.tolist(), rows.newest.tolist(), rows.targets.tolist(), strict=True)
+        for row, (user, newest, target) in enumerate(examples):
+            latest_number, latest_time, latest_target = latest.get(user, (-2, NO_TIME, -2))
+            times.time[row] = time = latest_time if latest_number == number - 1 else number
+            times.previous[row] = latest_time if latest_target == newest else NO_TIME
+            latest[user] = (number, time, target)
+            number += 1
+        splits.append(replace(rows, times=times))
+    train, valid, test = splits
     return replace(corpus, train=train, valid=valid, test=test)
