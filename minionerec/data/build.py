@@ -18,10 +18,9 @@ from minionerec.core.errors import ConfigError, DataError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.data.audit import OrderAudit, audit_of_signs
 from minionerec.data.chains import Chains, concatenated
-from minionerec.data.checks import check_filled
 from minionerec.data.context_columns import ContextColumn, codes_of, is_determined_by_items, report, values_problem
 from minionerec.data.contexts import UNKNOWN_NAME
-from minionerec.data.corpus import Corpus, id_ranks, write_items
+from minionerec.data.corpus import Corpus, check_filled, id_ranks, write_items
 from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.statements import Borders, Sequences

@@ -19,23 +19,16 @@ PACKED = ".gz"
 """Ending of files that are unpacked as they are read."""
 _GZIP = b"\x1f\x8b"
 _KINDS = {
-    _GZIP: "packed by gzip",
-    b"BZh": "packed by bzip2",
-    b"\xfd7zXZ": "packed by xz",
-    b"\x28\xb5\x2f\xfd": "packed by zstd",
-    b"PK\x03\x04": "a zip file or a workbook (.xlsx)",
-    b"\xd0\xcf\x11\xe0": "a workbook (.xls)",
-    b"PAR1": "a parquet file",
-    b"SQLite format 3": "a database",
+    _GZIP: ("packed by gzip", "Unpack it"),
+    b"BZh": ("packed by bzip2", "Unpack it"),
+    b"\xfd7zXZ": ("packed by xz", "Unpack it"),
+    b"\x28\xb5\x2f\xfd": ("packed by zstd", "Unpack it"),
+    b"PK\x03\x04": ("a zip file or a workbook (.xlsx)", "Unpack it, or save the sheet as CSV (UTF-8)"),
+    b"\xd0\xcf\x11\xe0": ("a workbook (.xls)", "Save the sheet as CSV (UTF-8)"),
+    b"PAR1": ("a parquet file", "Name it .parquet"),
+    b"SQLite format 3": ("a database", "Export the table as CSV (UTF-8)"),
 }
-"""How files begin that are no text."""
-_KIND_REMEDY = {
-    **{kind: "Unpack it" for kind in _KINDS.values() if kind.startswith("packed")},
-    _KINDS[b"PK\x03\x04"]: "Unpack it, or save the sheet as CSV (UTF-8)",
-    _KINDS[b"\xd0\xcf\x11\xe0"]: "Save the sheet as CSV (UTF-8)",
-    "a parquet file": "Name it .parquet",
-    "a database": "Export the table as CSV (UTF-8)",
-}
+"""How files begin that are no text → their kind, and what to do."""
 
 
 def check_file(path: str | os.PathLike[str], remedy: str) -> None:
@@ -54,17 +47,6 @@ def check_file(path: str | os.PathLike[str], remedy: str) -> None:
     except (OSError, ValueError) as error:  # no leave to look, a loop of links, a NUL in the name
         what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
     raise DataError(f"{path}: {what}. {remedy}")
-
-
-def read_bytes(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> bytes:
-    """The content of a file.
-
-    Raises:
-        DataError: If it is missing, is no file, or cannot be read.
-    """
-    check_file(path, remedy)
-    with open_bytes(path) as file:
-        return file.read()
 
 
 @contextmanager
@@ -104,9 +86,9 @@ def not_utf8(path: str | os.PathLike[str], content: bytes, before: int = 0) -> s
         content: The file's content, or a part of it.
         before: Lines of the file before the part.
     """
-    kind = next((kind for start, kind in _KINDS.items() if not before and content.startswith(start)), None)
-    if kind is not None:
-        return f"{path}: is {kind}, despite its name, not text. {_KIND_REMEDY[kind]}."
+    for start, (kind, remedy) in _KINDS.items():
+        if not before and content.startswith(start):
+            return f"{path}: is {kind}, despite its name, not text. {remedy}."
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -119,9 +101,11 @@ def read_text(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> s
     """The text of a UTF-8 file.
 
     Raises:
-        DataError: If it cannot be read; the message names the line of a byte that is not UTF-8.
+        DataError: If it is missing or cannot be read; the message names the line of a byte that is not UTF-8.
     """
-    content = read_bytes(path, remedy)
+    check_file(path, remedy)
+    with open_bytes(path) as file:
+        content = file.read()
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -19,7 +19,7 @@ from pandas.api.extensions import ExtensionArray
 from minionerec.core.cells import EXACT, frame_of, plain_text, texts_of
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger, progress
-from minionerec.data.context_columns import TRACKED, many_problem, name_problem, report
+from minionerec.data.context_columns import MANY, TRACKED, name_problem, report
 from minionerec.data.files import check_file
 from minionerec.data.filters import Condition, parse_conditions
 from minionerec.data.names import COLUMNS, EVENTS, ITEM_COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
@@ -383,7 +383,7 @@ class TableSource:
             texts = texts.map(decoded).str.strip()
             of_cells = [known.setdefault(text, len(known)) if text else -1 for text in texts]
             if len(known) > TRACKED:
-                self._contexts[name] = many_problem(known)
+                self._contexts[name] = MANY
             else:
                 numbers[name] = np.array([*of_cells, -1], dtype=np.int16)[positions]
         return numbers
@@ -585,18 +585,15 @@ def _parquet_parts(
         column_of(whole, files.files[0], name, flag)
     for path in files.files:
         begin = 0
-        for batch in _parquet_batches(path, names):
-            table = _frame(batch, path)
-            table.index = pd.RangeIndex(begin, begin + len(table))
-            table.attrs["columns"] = schema.names
-            begin += len(table)
-            yield path, table
-
-
-def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
-    with readable_table(path), pq.ParquetFile(path) as file:
-        parts = -(-file.metadata.num_rows // ROWS)
-        yield from progress(file.iter_batches(ROWS, columns=names), f"reading {path.name}", parts, unit="parts")
+        with readable_table(path), pq.ParquetFile(path) as file:
+            batches = file.iter_batches(ROWS, columns=names)
+            parts = -(-file.metadata.num_rows // ROWS)
+            for batch in progress(batches, f"reading {path.name}", parts, unit="parts"):
+                table = _frame(batch, path)
+                table.index = pd.RangeIndex(begin, begin + len(table))
+                table.attrs["columns"] = schema.names
+                begin += len(table)
+                yield path, table
 
 
 def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[str, str]) -> tuple[pd.DataFrame, int]:

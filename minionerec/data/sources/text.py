@@ -103,18 +103,11 @@ def read_text_parts(
 
 def _blocks(path: Path, size: int | None) -> Iterator[bytes]:
     """The content of a file in blocks of whole lines, about `size` bytes each, without a byte order mark."""
-    rest, first = b"", True
+    mark = _BOM
     with open_bytes(path) as file:
-        while read := file.read(-1 if size is None else size):
-            content = rest + read
-            end = content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, len(content) - 1) + 1
-            end = len(content) if size is None else end
-            if end:
-                yield content[:end].removeprefix(_BOM) if first else content[:end]
-                first = False
-            rest = content[end:]
-    if rest:
-        yield rest.removeprefix(_BOM) if first else rest
+        while lines := file.readlines(-1 if size is None else size):
+            yield b"".join(lines).removeprefix(mark)
+            mark = b""
 
 
 def _decoded(path: Path, block: bytes, before: int, latin: bool) -> str:
@@ -248,7 +241,7 @@ def read_json_parts(path: Path, size: int | None = PART, bad: BadRows | None = N
             records: dict[int, dict[str, Any]] = {}
             for line in lines:
                 if line.strip():
-                    record = _object(line.removeprefix(b"\xef\xbb\xbf"), path, number + 1, bad)
+                    record = _object(line.removeprefix(_BOM), path, number + 1, bad)
                     if record is not None:  # an object without keys is a row too
                         records[number] = record
                 number += 1
