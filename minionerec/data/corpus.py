@@ -73,9 +73,7 @@ class Block:
         chains = concatenated([part for file in files for part in read_shard(file, n_items, contexts)])
         rows, numbers = {}, {}
         for split in SPLITS:
-            unsorted, examples = chains.split_examples(split, max_history, together)
-            order = np.argsort(unsorted)
-            rows[split], numbers[split] = examples.take(order), unsorted[order]
+            numbers[split], rows[split] = chains.split_examples(split, max_history, together)
         return cls(rows, numbers, together)
 
     def training_on(self, splits: Sequence[str], starts: Mapping[str, int]) -> "Block":

@@ -8,7 +8,7 @@ import os
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from typing import Any, cast
@@ -146,36 +146,6 @@ _CSV_ERRORS = {
     "unexpected end": 'a quote (") is opened and never closed',
     "field larger t": f'a cell of more than {LONGEST_CELL:,} characters, perhaps of a quote (") that is never closed',
 }
-
-
-def csv_rows(path: str | os.PathLike[str], columns: Sequence[str], remedy: str) -> Iterator[tuple[int, list[str]]]:
-    """The line, and the cells of some columns, of each row of a csv file with a header.
-
-    Raises:
-        DataError: If the file cannot be read or is no CSV, a column is missing or there twice, or a row has more or
-            fewer cells than the header; the message names the line.
-    """
-    records = csv_records(io.StringIO(read_text(path, remedy), newline=""))
-    header = [name.strip() for name in _cells(path, 0, next(records, (0, 0, []))[2])]
-    for name in columns:
-        if header.count(name) != 1:
-            what = "missing" if name not in header else "duplicated"
-            raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(columns)}.")
-    positions = [header.index(name) for name in columns]
-    for begin, _, record in records:
-        cells = _cells(path, begin, record)
-        if len(cells) != len(header):
-            raise DataError(
-                f"{path}, line {begin + 1}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
-            )
-        yield begin + 1, [cells[position] for position in positions]
-
-
-def _cells(path: str | os.PathLike[str], begin: int, record: list[str] | str) -> list[str]:
-    """The cells of a record after so many lines, or an error that says why it is none."""
-    if isinstance(record, str):
-        raise DataError(f"{path}, line {begin + 1}: not CSV ({record}). Check its commas and quotes.")
-    return record
 
 
 def parse_object(line: bytes, names: Collection[str] | None = None) -> dict[str, Any]:

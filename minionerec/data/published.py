@@ -20,10 +20,10 @@ from minionerec.core.errors import DataError
 from minionerec.core.log import progress
 from minionerec.core.paths import DATA_VARIABLE, find_path
 from minionerec.data.corpus import Corpus, check_filled
-from minionerec.data.files import csv_rows, read_text
+from minionerec.data.files import read_text
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitExamples
-from minionerec.data.sources.tables import further_columns
+from minionerec.data.sources.tables import csv_rows, further_columns
 from minionerec.data.times import NO_TIME, RowTimes
 
 COLUMNS = (
@@ -205,7 +205,7 @@ def _read_rows(path: Path, index_of: Mapping[str, int], sids: Sequence[str]) -> 
     users: list[str] = []
     histories: list[np.ndarray] = []
     targets: list[int] = []
-    rows = csv_rows(path, COLUMNS, f"{WHERE_TO_GET}.")
+    rows = csv_rows(path, COLUMNS)
     for line, own in progress(rows, f"reading {path.name}", unit="rows"):
         user, titles, _, ids, item_id, texts, sid = own
         where = f"{path}, line {line}"

@@ -62,7 +62,7 @@ class Engine(ABC):
 
     @abstractmethod
     def table(self, name: str, sql: str) -> None:
-        """Make a table of a query's rows; one of that name is replaced."""
+        """Make a table of a query's rows; one of that name, which the query may read, is replaced."""
 
     @abstractmethod
     def view(self, name: str, sql: str) -> None:
@@ -82,10 +82,6 @@ class Engine(ABC):
     @abstractmethod
     def drop(self, name: str) -> None:
         """Remove a table."""
-
-    @abstractmethod
-    def rename(self, name: str, new: str) -> None:
-        """Rename a table; no table has the new name."""
 
     @abstractmethod
     def rows(self, sql: str) -> list[tuple[Any, ...]]:

@@ -50,6 +50,12 @@ ROWS = 1 << 18
 RATING = "rating"
 """Name of a column that is no request feature without being named: it is known after the choice."""
 _NO_TEXTS = "no texts"
+_REMEDIES = {
+    "item": ", which holds for items and interactions",
+    "time": ", or give time=none where the rows are in the order of time",
+    "title": "; if the items have no titles, add an empty column: init then chooses vectors of interactions "
+    "(encoder: interactions)",
+}
 BROKEN_ID = r"[\n\r\x00]"
 """Pattern of what no id holds."""
 
@@ -100,16 +106,7 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     if name not in table.columns:
         columns = ", ".join(str(column) for column in table.attrs.get("columns", table.columns))
         option = f"--columns {flag}=NAME" if flag in COLUMNS else f"--{flag}"
-        remedy = f"Name the right one with {option}" if flag else "Rename the right one"
-        if flag == "item":
-            remedy += ", which holds for items and interactions"
-        if flag == "time":
-            remedy += ", or give time=none where the rows are in the order of time"
-        if flag == "title":
-            remedy += (
-                f"; if the items have no titles, add an empty column {name!r}: init then chooses vectors of "
-                "interactions (encoder: interactions)"
-            )
+        remedy = f"Name the right one with {option}{_REMEDIES.get(flag, '')}" if flag else "Rename the right one"
         other = next((sign for sign in (";", "\t", "|", ",") if name in columns.split(sign)), None)
         if len(table.columns) == 1 and other is not None:
             sign = "tabs" if other == "\t" else repr(other)
@@ -119,6 +116,17 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
         raise DataError(f"{path}: column {name!r} occurs twice. Name each column once.")
     column: pd.Series = table[name]
     return column
+
+
+def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The line, and the cells of some columns, of each row of a csv file.
+
+    Raises:
+        DataError: If the file cannot be read, a column is missing or there twice, or a line is no row.
+    """
+    table = read_text_table(path, ",")
+    cells = [column_of(table, path, name, None).tolist() for name in columns]
+    return zip((table.index + 1).tolist(), zip(*cells, strict=True), strict=True)
 
 
 def decoded(text: str) -> str:

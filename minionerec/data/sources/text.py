@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ PART = 1 << 20
 """Bytes of a part of a text table, about."""
 INSIDE = "lines_inside_cells"
 """Attribute of a part: lines that its quoted cells span, beside the first line of each row."""
+_LINE = 64  # bytes of a line, about
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -92,8 +93,8 @@ def read_text_parts(
         if len(part):
             yield _frame(part.columns, columns, pd.RangeIndex(line, line + len(part)))
             line, empty = line + len(part), False
-    latin = names is not None
-    for rows, lines, inside in _rows(path, blocks, separator, width, line, bad, quoted=quoted, latin=latin):
+    latin, most = names is not None, None if size is None else -(-size // _LINE)
+    for rows, lines, inside in _rows(path, blocks, separator, width, line, most, bad, quoted=quoted, latin=latin):
         if rows:
             yield _frame(list(zip(*rows, strict=True)), columns, pd.Index(lines, dtype=np.int64), inside)
             empty = False
@@ -173,40 +174,38 @@ def _rows(
     separator: str,
     width: int,
     before: int,
+    most: int | None,
     bad: BadRows,
     *,
     quoted: bool,
     latin: bool,
 ) -> Iterator[tuple[list[list[str]], list[int], int]]:
-    """The rows of some blocks, which follow so many lines: cells, the line of each row, and lines inside of cells."""
-    fed = before
+    """The rows of some blocks, which follow so many lines: cells, the line of each row, and lines inside of cells.
+
+    Parts have at most `most` records, all if None.
+    """
 
     def lines() -> Iterator[str]:
-        nonlocal fed
+        count = before
         for block in blocks:
-            own = io.StringIO(_decoded(path, block, fed, latin), newline="").readlines()
-            fed += len(own)
-            yield from own
+            block_lines = io.StringIO(_decoded(path, block, count, latin), newline="").readlines()
+            count += len(block_lines)
+            yield from block_lines
 
-    rows: list[list[str]] = []
-    numbers: list[int] = []
-    inside, block_end = 0, before
-    for begin, end, record in _records(lines(), separator, quoted):
-        if fed > block_end:
-            block_end = fed
-            if rows:
-                yield rows, numbers, inside
-                rows, numbers, inside = [], [], 0
-        if len(record) == width and not isinstance(record, str):
-            rows.append(record)
-            numbers.append(before + begin)
-            inside += end - begin - 1
-        else:
-            reason = record if isinstance(record, str) else f"{len(record)} cells, expected {width}"
-            to = f" (to line {before + end})" if end > begin + 1 else ""
-            remedy = 'Check its separators, and write a quote inside a quoted cell twice ("").'
-            bad.add("malformed", f"{path}, line {before + begin + 1}{to}: {reason}. {remedy}", end - begin)
-    yield rows, numbers, inside
+    records = _records(lines(), separator, quoted)
+    while part := list(islice(records, most)):
+        rows, numbers, inside = [], [], 0
+        for begin, end, record in part:
+            if len(record) == width and not isinstance(record, str):
+                rows.append(record)
+                numbers.append(before + begin)
+                inside += end - begin - 1
+            else:
+                reason = record if isinstance(record, str) else f"{len(record)} cells, expected {width}"
+                to = f" (to line {before + end})" if end > begin + 1 else ""
+                remedy = 'Check its separators, and write a quote inside a quoted cell twice ("").'
+                bad.add("malformed", f"{path}, line {before + begin + 1}{to}: {reason}. {remedy}", end - begin)
+        yield rows, numbers, inside
 
 
 def _frame(cells: Sequence[Any], names: Sequence[str], index: pd.Index, inside: int = 0) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from support.builder import build, check
 from support.interactions import DAY, ITEMS, corpus_rows, random_interactions
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
@@ -73,15 +73,12 @@ def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
     assert interactions_of(source) == interactions
 
 
-def test_the_window_and_its_widening(tmp_path):
+def test_the_window(tmp_path):
     days = [1_475_280_000 + day * DAY for day in range(400)]  # from 2016-10-01
     interactions = [(f"R{position % 3}", f"B{position % 8}", time) for position, time in enumerate(days)]
     source = read(tmp_path, interactions)
     counts = build(source, start="2016-12-01", end="2017-01-01", core=2).counts
     assert counts["interactions"] == 32 and counts["interactions_outside_window"] == 368
-    wide = build(source, start="2017-01-01", end="2017-10-01", quirks=["widen_window"])
-    assert wide.counts["window_start_year"] == 1996  # there are no 3,000 items in any window
-    assert wide.counts["interactions"] == 366
     with pytest.raises(DataError, match=r"no interaction is left of 400 \(interactions_outside_window 400\)\. Widen"):
         build(source, start="2020-01-01")
 
@@ -170,12 +167,6 @@ def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, line, kind, mess
     assert interactions_of(source) == interactions
 
 
-def test_two_bad_lines_are_too_many_for_one(tmp_path):
-    edit = {"reviews": (2, "nonsense"), "meta": (1, "nonsense")}
-    with pytest.raises(DataError, match=r"meta\.json\.gz, line 2: .*That makes 2 bad rows, and max_bad_rows is 1"):
-        read(tmp_path, edit=edit, bad=BadRows(1))
-
-
 def test_bytes_that_are_no_text(tmp_path):
     paths = write_amazon(tmp_path, "amazon2018", random_interactions(), ITEMS, ".json")
     path = tmp_path / "reviews.json"
@@ -228,11 +219,6 @@ def test_committed_configurations(edition, tmp_path):
     words += ["--interactions", paths["interactions"], "--items", paths["items"]]
     counts = run_prepare(parse_settings(PrepareConfig, words, read=config_values)).counts
     assert (counts["bad_rows"], counts["interactions_outside_window"]) == (0, 0)
-
-
-def test_a_window_begins_at_a_time(tmp_path):
-    with pytest.raises(ConfigError, match="'yesterday' is no time"):
-        build(read(tmp_path), start="yesterday")
 
 
 def test_lines_of_2014_are_dictionaries_of_python(tmp_path):

@@ -106,7 +106,7 @@ def test_any_window(engine, source, chosen, start, end):
         {},
         {"split": "leave_last_out", "max_history": 3},
         {"core": 8, "start": "2024-02", "end": "2024-10-01", "ties": "together"},
-        {"core": 4, "start": "1999-03", "quirks": ["widen_window"]},
+        {"core": 4, "start": "1999-03"},
         {"core": 3, "quirks": ["published_order"], "max_eval_examples": 200},
     ],
 )
