@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from functools import cache
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from minionerec.core.errors import ArtefactError, fault, is_about_writing
@@ -63,11 +63,6 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def is_edited(manifest: Mapping[str, Any]) -> bool:
-    """Whether a manifest was changed since it was written, by its own hash; one without it was."""
-    return bool(manifest.get(DIGEST) != digest_of(manifest))
-
-
 def flaw(content: Any) -> str | None:
     """The first problem in the content of a manifest, in words; None where there is none.
 
@@ -90,13 +85,20 @@ def flaw(content: Any) -> str | None:
     if not all(isinstance(version, str) for version in content["versions"].values()):
         return "has 'versions' of another form"
     for name, digest in content["files"].items():
-        if not name or "\0" in name or name[0] == "/" or ".." in name.split("/") or not _is_digest(digest):
+        if not _is_file_name(name) or not _is_digest(digest):
             return f"lists the file {name!r} in a form that no stage writes"
     for name, record in content["inputs"].items():
         path = record.get("path") if isinstance(record, dict) else None
         if not isinstance(path, str) or "\0" in path or not _is_digest(record.get("sha256")):
             return f"lists the input {name!r} in a form that no stage writes"
     return None
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether a name is the normalised path of a file within an artefact, other than the manifest."""
+    path = PurePosixPath(name)
+    is_inside = not path.is_absolute() and ".." not in path.parts and not set("\\\0") & set(name)
+    return is_inside and str(path) == name and name not in (".", MANIFEST)
 
 
 def _is_digest(value: Any) -> bool:
@@ -271,7 +273,7 @@ def changed_file(path: str | os.PathLike[str], manifest: Mapping[str, Any] | Non
     path = Path(path)
     manifest = read_manifest(path) if manifest is None else manifest
     digests: dict[str, str] = manifest["files"]
-    if is_edited(manifest):
+    if manifest.get(DIGEST) != digest_of(manifest):
         return path / MANIFEST
     for name, digest in digests.items():
         if not (path / name).is_file() or file_sha256(path / name) != digest:
@@ -450,16 +452,6 @@ def resolve_link(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
-def check_own_name(path: Path) -> None:
-    """Check that a path ends in a name, so that an artefact can be prepared beside it.
-
-    Raises:
-        ArtefactError: If the path is a root or ends in `..`.
-    """
-    if path.name in ("", ".."):
-        raise ArtefactError(f"the output {path} has no name of its own. Choose another output, such as runs/mine.")
-
-
 def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> None:
     """Check, before long work, that an artefact can be written to a path later.
 
@@ -471,7 +463,8 @@ def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> N
         ArtefactError: If the path cannot be written, holds something else, or is inside another artefact.
     """
     path = resolve_link(path)
-    check_own_name(path)
+    if path.name in ("", ".."):
+        raise ArtefactError(f"the output {path} has no name of its own. Choose another output, such as runs/mine.")
     if os.path.ismount(path):
         raise ArtefactError(f"{path}: a disk is mounted there, so it cannot be replaced. Choose a folder on it.")
     if os.path.lexists(path) and not is_artefact(path) and (not path.is_dir() or any(path.iterdir())):
@@ -513,14 +506,6 @@ def remove_old(path: Path) -> Path:
     elif old.is_dir():
         shutil.rmtree(old, ignore_errors=True)
     return old
-
-
-def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    """Write a manifest over all files of a folder, which has none yet."""
-    files = {str(file.relative_to(folder)): file_sha256(file) for file in sorted(folder.rglob("*")) if file.is_file()}
-    manifest = {**content, "files": files, "versions": package_versions()}
-    manifest[DIGEST] = digest_of(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @contextmanager
@@ -573,7 +558,12 @@ def write_artefact(
             "settings": config if settings is None else dict(settings),
         }
         content |= {"inputs": dict(recorded), "seed": seed, "counts": dict(counts or {})}
-        _write_manifest(fresh, {name: to_plain(value) for name, value in content.items()})
+        manifest = {name: to_plain(value) for name, value in content.items()}
+        files = sorted(file for file in fresh.rglob("*") if file.is_file())
+        manifest["files"] = {str(file.relative_to(fresh)): file_sha256(file) for file in files}
+        manifest["versions"] = package_versions()
+        manifest[DIGEST] = digest_of(manifest)
+        (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
         if isinstance(error, OSError) and is_about_writing(error):

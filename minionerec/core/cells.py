@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable
-from datetime import date, datetime, time, timedelta
+from collections.abc import Collection
+from datetime import date, time, timedelta
 from decimal import Decimal
 from numbers import Integral, Real
 from os import PathLike
@@ -26,7 +26,7 @@ _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+)?(?<=[0-9])([eE][+-][0-9]{2,
 _INDEX = re.compile(r"__index_level_\d+__")
 _DEPTH = 20
 _PLAIN = ("string", "integer", "floating", "mixed-integer-float", "boolean", "bytes", "decimal", "empty")
-"""Kinds of columns that hold no times, as `pandas.api.types.infer_dtype` names them."""
+"""Kinds of columns of objects of which arrow keeps each cell, as `pandas.api.types.infer_dtype` names them."""
 _REFUSED = (ValueError, TypeError, OverflowError, NotImplementedError, AttributeError)
 """Exceptions that arrow raises besides its own, of values that it does not take."""
 
@@ -225,111 +225,67 @@ def arrow_table(name: str, frame: Any, columns: Collection[str] | None = None) -
     import pyarrow as pa
 
     if isinstance(frame, pd.DataFrame):
-        named = [level for level in frame.index.names if level is not None and level not in frame.columns]
-        if named and len(set(named)) == len(named):
-            frame = frame.reset_index(level=named)
-        simple = all(isinstance(column_name, str) for column_name in frame.columns) and frame.columns.is_unique
-        simple = simple and not any(_odd(dtype) for dtype in frame.dtypes)
-        if simple and not any(_has_mixed_kinds(column) for _, column in frame.items()):
-            try:
-                return pa.Table.from_pandas(frame, preserve_index=False)
-            except (*_REFUSED, pa.ArrowException):
-                pass  # a column is of mixed cells
-        series = [frame.iloc[:, position] for position in range(frame.shape[1])]
-        return _table_of(name, [str(column_name) for column_name in frame.columns], series, columns)
-    try:
-        table = pa.table(frame)
-    except (*_REFUSED, pa.ArrowException) as error:
-        raise DataError(f"{name}: the data frame cannot be read ({one_line(error, 200)}).") from None
-    names = table.schema.names
-    if len(set(names)) == len(names) and not any(_odd(field.type) for field in table.schema):
-        return table
-    return _table_of(name, names, table.columns, columns)
-
-
-def _odd(kind: Any) -> bool:
-    """Whether parquet does not hold a type of pandas or arrow, or holds it as something else."""
-    import pandas as pd
-    import pyarrow as pa
-
-    kind = getattr(kind, "pyarrow_dtype", kind)
-    if not isinstance(kind, pa.DataType):
-        return isinstance(kind, pd.PeriodDtype | pd.IntervalDtype | pd.SparseDtype)
-    types = pa.types
-    odd = types.is_union(kind) or types.is_interval(kind) or types.is_run_end_encoded(kind) or "_view" in str(kind)
-    return odd or isinstance(kind, pa.BaseExtensionType)
-
-
-def _has_mixed_kinds(cells: "pd.Series") -> bool:
-    """Whether cells of a column of objects are of several kinds, all numbers being of one.
-
-    Arrow takes the type of the first: beside a date, 7 becomes 1970-01-08, and a time of day or a time zone is lost;
-    beside a number, True becomes 1, and a UUID its number.
-    """
-    import pandas as pd
-
-    if cells.dtype != object or pd.api.types.infer_dtype(cells, skipna=True) in _PLAIN:
-        return False
-    filled = cells.dropna()
-    kinds = {_kind(kind) for kind in filled.map(type)}
-    return len(kinds) > 1 or (kinds == {datetime} and len({cell.tzinfo is None for cell in filled}) > 1)
-
-
-def _kind(of: type) -> type:
-    """The class that stands for a class of cells."""
-    if issubclass(of, Real) and not issubclass(of, bool):
-        return Real
-    return next((kind for kind in (str, datetime) if issubclass(of, kind)), of)
-
-
-def _table_of(
-    name: str, names: list[str], cells_by_column: Iterable[Any], needed: Collection[str] | None
-) -> "pa.Table":
-    import pyarrow as pa
-
+        levels = [level for level in frame.index.names if level is not None and level not in frame.columns]
+        if levels and len(set(levels)) == len(levels):
+            frame = frame.reset_index(level=levels)
+        names = [str(column) for column in frame.columns]
+        cells_by_column = [frame.iloc[:, position] for position in range(frame.shape[1])]
+    else:
+        try:
+            table = pa.table(frame)
+        except (*_REFUSED, pa.ArrowException) as error:
+            raise DataError(f"{name}: the data frame cannot be read ({one_line(error, 200)}).") from None
+        names, cells_by_column = table.schema.names, table.columns
     arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
     for column, cells in zip(names, cells_by_column, strict=True):
-        is_wanted = needed is None or column in needed
-        if names.count(column) > 1 or not plain_text(column):
-            if is_wanted:
-                what = "occurs twice. Name each column once" if plain_text(column) else "has a name that is not UTF-8"
-                raise DataError(f"{name}: column {column!r} {what}.")
-            continue
         try:
+            if names.count(column) > 1:
+                raise DataError(f"{name}: column {column!r} occurs twice. Name each column once.")
+            if not plain_text(column):
+                raise DataError(f"{name}: column {column!r} has a name that is not UTF-8.")
             arrays[column] = _array(name, column, cells)
         except DataError:
-            if is_wanted:
+            if columns is None or column in columns:
                 raise
     return pa.table(arrays)
 
 
-def _array(name: str, column: str, cells: Any) -> Any:
-    """A column as an arrow array that parquet holds: as it is where it can be, else the texts of its cells."""
-    import numpy as np
+def _array(name: str, column: str, cells: "pd.Series | pa.ChunkedArray") -> Any:
+    """A column as an arrow array that parquet holds: as it is where that keeps each cell, else the texts of its cells.
+
+    Of objects arrow takes the type of the first: beside a date, 7 becomes 1970-01-08, and a time of day or a time zone
+    is lost; beside a number, True becomes 1, and a UUID its number.
+    """
     import pandas as pd
     import pyarrow as pa
 
-    if not isinstance(cells, pd.Series):
-        if not _odd(cells.type):
+    if isinstance(cells, pa.ChunkedArray):
+        if _is_held(cells.type):
             return cells
-        if pa.types.is_string_view(cells.type):
-            return cells.cast(pa.large_string())
         cells = pd.Series(cells.to_pylist(), dtype=object)
-    elif isinstance(cells.dtype, pd.SparseDtype):
-        cells = pd.Series(np.asarray(cells), dtype=cells.dtype.subtype)
-    elif _odd(cells.dtype):
-        cells = cells.astype(object)
-    if not _has_mixed_kinds(cells):
+    is_plain = cells.dtype != object or pd.api.types.infer_dtype(cells, skipna=True) in _PLAIN
+    if is_plain or cells.dropna().map(type).eq(list).all():
         try:
-            return pa.array(cells, from_pandas=True)
+            array = pa.array(cells, from_pandas=True)
+            if _is_held(array.type):
+                return array
         except (*_REFUSED, pa.ArrowException):
-            pass  # of mixed cells
-    missing = cells.isna().to_numpy(dtype=bool)
-    texts, wrong = texts_of(cells.reset_index(drop=True))
+            pass
+    cells = cells.astype(object).reset_index(drop=True)
+    texts, wrong = texts_of(cells)
     if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
+        row = int(wrong.argmax())
         raise DataError(
-            f"{name}, column {column!r}, row {row + 1}: {shown(cells.iloc[[row]].tolist()[0])} is no text, number or "
-            f"date ({int(wrong.sum())} such rows). Mend the cells, or leave the column out."
+            f"{name}, column {column!r}, row {row + 1}: {shown(cells[row])} is no text, number or date "
+            f"({int(wrong.sum())} such rows). Mend the cells, or leave the column out."
         )
-    return pa.array(texts.astype(object).where(~missing, None), pa.string(), from_pandas=True)
+    return pa.array(texts.astype(object).where(cells.notna(), None), pa.string(), from_pandas=True)
+
+
+def _is_held(kind: "pa.DataType") -> bool:
+    """Whether parquet holds a type as it is."""
+    import pyarrow as pa
+
+    types = pa.types
+    odd = types.is_union(kind) or types.is_interval(kind) or types.is_run_end_encoded(kind) or "_view" in str(kind)
+    return not (odd or isinstance(kind, pa.BaseExtensionType))

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+import psutil
 from annotated_types import Ge, Lt
 
 from minionerec.core.urls import without_query
@@ -65,7 +66,7 @@ def this_machine() -> Machine:
     cuda = _used_cuda()
     cards = map(cuda.get_device_properties, range(cuda.device_count())) if cuda else ()
     gpus = tuple(Gpu(card.name, card.total_memory) for card in cards)
-    return Machine(_processor(), cores, threads, memory(), gpus)
+    return Machine(_processor(), cores, threads, psutil.virtual_memory().total, gpus)
 
 
 def usable_cores() -> int:
@@ -81,14 +82,6 @@ def _processor() -> str:
     except OSError:
         named = ""
     return named.partition(":")[2].strip() or platform.processor() or platform.machine() or "unknown"
-
-
-def memory() -> int | None:
-    """Bytes of memory of this machine; None where it is not known."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _torch() -> Any:

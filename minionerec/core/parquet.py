@@ -42,26 +42,20 @@ def read_parquet(
     Raises:
         error: If the file cannot be read or lacks a column, or a column has gaps or another type.
     """
-    import pandas as pd
     import pyarrow.parquet as pq
 
-    frame = None
     with readable(path, error=error, remedy=remedy):
         schema = pq.ParquetFile(path).schema_arrow
         kinds = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in schema.names}}
-        problem = next((flaw for name, kind in kinds.items() if (flaw := _flaw(schema, name, kind))), None)
-        if problem is None and within:
-            limits = {name: limit for name, limit in within.items() if name in kinds}
-            table = pq.read_table(path, columns=list(limits))
-            problem = next(
-                (flaw for name, limit in limits.items() if (flaw := _outside(table[name], name, limit))), None
-            )
+        problem = next(filter(None, (_type_problem(schema, name, kind) for name, kind in kinds.items())), None)
         if problem is None:
-            frame = pd.read_parquet(path, columns=list(kinds) if only else None)
-            problem = next((flaw for name, kind in kinds.items() if (flaw := _holes(frame[name], name, kind))), None)
-    if problem is not None or frame is None:
-        raise error(f"{path}: {problem}. {remedy}")
-    return frame
+            table = pq.read_table(path, columns=list(kinds) if only else None)
+            limits = within or {}
+            problems = (_cell_problem(table[name], name, kind, limits.get(name)) for name, kind in kinds.items())
+            problem = next(filter(None, problems), None)
+        if problem is None:
+            return table.to_pandas()
+    raise error(f"{path}: {problem}. {remedy}")
 
 
 def table_path(name: str, given: Any, file: str | os.PathLike[str], columns: Collection[str] | None = None) -> str:
@@ -77,25 +71,19 @@ def table_path(name: str, given: Any, file: str | os.PathLike[str], columns: Col
         ConfigError: If `given` is neither a data frame nor a path.
         DataError: If a column of a data frame that will be read cannot be written (`arrow_table`).
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     if not is_frame(given):
         return input_path(name, given, "a data frame, or the path of a csv, tsv, jsonl or parquet file")
-    path, content = Path(file), _parquet_bytes(name, given, columns)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(arrow_table(name, given, columns), buffer)
+    path, content = Path(file), buffer.getvalue().to_pybytes()
     if not path.exists() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as fresh:
             fresh.write_bytes(content)
     return str(path)
-
-
-def _parquet_bytes(name: str, frame: Any, columns: Collection[str] | None) -> bytes:
-    """A data frame as a parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    buffer = pa.BufferOutputStream()
-    pq.write_table(arrow_table(name, frame, columns), buffer)
-    content: bytes = buffer.getvalue().to_pybytes()
-    return content
 
 
 @contextmanager
@@ -123,7 +111,7 @@ def readable(
         raise error(f"{path}: cannot be read as parquet ({one_line(reason, 300).rstrip('.')}). {remedy}") from None
 
 
-def _flaw(schema: "pa.Schema", name: str, kind: str) -> str | None:
+def _type_problem(schema: "pa.Schema", name: str, kind: str) -> str | None:
     import pyarrow.types as types
 
     indices = schema.get_all_field_indices(name)
@@ -141,30 +129,25 @@ def _flaw(schema: "pa.Schema", name: str, kind: str) -> str | None:
     return None if fits[kind] else f"column {name!r} holds {str(column_type)[:60]}; expected {KINDS[kind]}"
 
 
-def _outside(column: "pa.ChunkedArray", name: str, span: tuple[int, int]) -> str | None:
+def _cell_problem(column: "pa.ChunkedArray", name: str, kind: str, limits: tuple[int, int] | None) -> str | None:
+    """The problem of missing values (a number may be missing), or of whole numbers beyond limits; else None.
+
+    Raises:
+        ArrowException: If a text is not UTF-8.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    chunks = [chunk.flatten() if hasattr(chunk, "flatten") else chunk for chunk in column.chunks]
-    chunks = [chunk for chunk in chunks if len(chunk)]
-    if not chunks:
+    if kind == "text":
+        column.validate(full=True)
+    if kind != "number" and column.null_count:
+        return f"column {name!r} has gaps, but every row needs a value"
+    if limits is None:
         return None
-    values = pa.chunked_array(chunks)
+    values = pa.chunked_array([chunk.flatten() for chunk in column.chunks]) if kind == "lists" else column
     if values.null_count:
         return f"column {name!r} has gaps, but every entry needs a number"
     low, high = pc.min_max(values).as_py().values()
-    if low >= span[0] and high <= span[1]:
+    if low is None or (limits[0] <= low and high <= limits[1]):
         return None
-    return f"column {name!r} holds {low if low < span[0] else high}; expected {span[0]} to {span[1]}"
-
-
-def _holes(column: Any, name: str, kind: str) -> str | None:
-    """The problem of a column with missing values, else None (a number may be NaN); raises if a text is not UTF-8."""
-    import pandas as pd
-    import pyarrow as pa
-
-    if kind == "text" and isinstance(column.dtype, pd.StringDtype):
-        pa.array(column.array).validate(full=True)
-    if kind != "number" and bool(column.isna().any()):
-        return f"column {name!r} has gaps, but every row needs a value"
-    return None
+    return f"column {name!r} holds {low if low < limits[0] else high}; expected {limits[0]} to {limits[1]}"

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
@@ -29,8 +29,6 @@ CACHE_VARIABLE = "MINIONEREC_CACHE"
 READ_TIMEOUT = 60.0
 """Seconds without data after which a web server is given up."""
 _PASSWORD = re.compile(r"://[^/?#@]*:[^/?#@]*@")
-_urls: dict[str, str] = {}
-"""Path of a copy → its URL without a query, for messages."""
 
 
 def cache_folder() -> Path:
@@ -52,13 +50,6 @@ def look_again() -> None:
     """Forget which URLs were resolved, so that a new run checks them again."""
     _copy.cache_clear()
     local_parts.cache_clear()
-
-
-def with_urls(text: str) -> str:
-    """A message in which paths of copies are followed by their URLs."""
-    for path, url in _urls.items():
-        text = text.replace(path, f"{url} (copied to {path})", 1)
-    return text
 
 
 @cache
@@ -198,7 +189,6 @@ def _from_hub(url: str, name: str) -> Path:
     path = Path(snapshot, inner)
     if not path.exists():
         raise FileNotFoundError(name)
-    _urls[str(path)] = name
     return path
 
 
@@ -211,8 +201,6 @@ def _artefact(fs: Any, root: str, url: str) -> Path:
         raise ArtefactError(f"{url}: has no {MANIFEST}, so it is not a finished artefact. {again}") from None
     manifest = parse_json(raw, f"{url}/{MANIFEST}")
     wrong = flaw(manifest)
-    if wrong is None and (odd := next(filter(_is_odd, manifest["files"]), None)) is not None:
-        wrong = f"lists the file {odd!r} in a form that no stage writes"
     if wrong is not None:
         raise ArtefactError(f"{url}/{MANIFEST}: {wrong}. {again}")
 
@@ -228,12 +216,6 @@ def _artefact(fs: Any, root: str, url: str) -> Path:
             raise ArtefactError(f"{url}: its file {name} is missing or differs from {MANIFEST}. {again}")
 
     return _cached(digest_of(manifest), url, fetch)
-
-
-def _is_odd(name: str) -> bool:
-    """Whether a name in a manifest is not a normalised path of a file within the artefact."""
-    path = PurePosixPath(name)
-    return str(path) != name or path.is_absolute() or ".." in path.parts or "\\" in name or name in (".", MANIFEST)
 
 
 def _file(fs: Any, path: str, info: Mapping[str, Any], url: str) -> Path:
@@ -279,7 +261,6 @@ def _cached(key: str, url: str, fetch: Callable[[Path], None], always: bool = Fa
             fetch(fresh / copy.name)
             (fresh / copy.name).replace(copy)
             fresh.rmdir()
-    _urls[str(copy)] = url
     return copy
 
 
@@ -301,9 +282,8 @@ def _one_line_errors(url: str) -> Iterator[None]:
                 f"{cache}: the copy of {url} cannot be written ({error.strerror or error}). Free some space, or name "
                 f"another folder by ${CACHE_VARIABLE}."
             ) from None
-        cause = (
-            error.__cause__ or error if isinstance(error, FileNotFoundError) else error
-        )  # of web servers and the hub
+        # Web servers and the hub name the cause.
+        cause = error.__cause__ or error if isinstance(error, FileNotFoundError) else error
         if isinstance(cause, FileNotFoundError | NotADirectoryError) or getattr(cause, "status", None) in (404, 410):
             raise ArtefactError(f"{url}: no such artefact or file. Fix the URL.") from None
         reason = f"{type(cause).__name__}: {one_line(without_query(str(cause)), 300)}".rstrip(" .:")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus, id_ranks
 from minionerec.data.times import RowTimes
 
@@ -21,7 +20,6 @@ CHANCE = 0.5
 """Share of rising pairs when the order within a timestamp is a matter of chance."""
 FAR = 0.1
 """A share is far from chance when it differs by more than this and its 95 % interval leaves chance out."""
-_Z = 1.959964
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,12 @@ class Agreement:
         Pairs count as independent. Those of one shuffled basket are not: a rise is likelier after a fall, so that by
         chance the share of large baskets varies less than the interval suggests.
         """
+        from scipy.stats import binomtest  # slow to import
+
         if not self.pairs:
             return 0.0, 1.0
-        n, weight = self.pairs, _Z**2 / self.pairs
-        middle = (self.share + weight / 2) / (1 + weight)
-        half = _Z / (1 + weight) * (self.share * (1 - self.share) / n + weight / (4 * n)) ** 0.5
-        return middle - half, middle + half
+        low, high = binomtest(self.rising, self.pairs).proportion_ci(method="wilson")
+        return low, high
 
     @property
     def far(self) -> bool:
@@ -159,9 +157,7 @@ def audit_of_signs(signs: ArrayLike, timed: bool, orders: Sequence[str]) -> Orde
     return OrderAudit(int(counts.sum()), int(counts[tied].sum()) if timed else None, agreements)
 
 
-def audit_examples(
-    corpus: Corpus, splits: Sequence[str], times: Mapping[str, RowTimes] | None = None, item_ids: Sequence[str] = ()
-) -> OrderAudit:
+def audit_examples(corpus: Corpus, splits: Sequence[str], times: Mapping[str, RowTimes] | None = None) -> OrderAudit:
     """Audit the pairs (newest item of the history, target) of examples, such as those of a split without times.
 
         times = {split: corpus.rows(split).times for split in ("valid", "test")}
@@ -173,16 +169,11 @@ def audit_examples(
         splits: Which of their splits.
         times: Split → times of its examples; only examples of which both times are known are counted. None to count all
             pairs without regard to time.
-        item_ids: N ids to compare, item by item; those of the corpus where none are given. The published items are
-            numbered in the order of their first appearance: the shop's own ids are more informative.
 
     Raises:
-        DataError: If a split is unknown or empty, or the ids are not one an item.
+        DataError: If a split is unknown or empty.
     """
-    ids = list(item_ids) or corpus.items["item_id"].tolist()
-    if len(ids) != corpus.n_items:
-        raise DataError(f"there are {len(ids)} ids for {corpus.n_items} items. Give one id per item, in item order.")
-    ranks, parts = id_ranks(ids), [np.zeros((0, 4), dtype=np.int8)]
+    ranks, parts = id_ranks(corpus.items["item_id"].tolist()), [np.zeros((0, 4), dtype=np.int8)]
     for split in splits:
         rows = corpus.rows(split)
         filled = rows.lengths > 0

@@ -5,7 +5,6 @@ The tables of the statements are described in `minionerec.data.engines.statement
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ from minionerec.core.errors import ConfigError, DataError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.data.audit import OrderAudit, audit_of_signs
 from minionerec.data.chains import Chains, concatenated
-from minionerec.data.checks import check_filled
 from minionerec.data.context_columns import ContextColumn, codes_of, is_determined_by_items, report, values_problem
 from minionerec.data.contexts import UNKNOWN_NAME
-from minionerec.data.corpus import Corpus, id_ranks, write_items
+from minionerec.data.corpus import Corpus, check_filled, id_ranks, write_items
 from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.statements import Borders, Sequences
-from minionerec.data.filters import parse_time, year_before
+from minionerec.data.filters import parse_time
 from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.rows import StoredCodes
 from minionerec.data.shards import ShardWriter, count_shards
@@ -34,7 +32,6 @@ from minionerec.data.units import SECOND
 
 log = get_logger(__name__)
 
-WIDEN_BELOW, WIDEN_UNTIL = 3_000, 1996
 BATCHES = pa.schema(
     {
         "source_row": pa.int64(),
@@ -69,7 +66,7 @@ class BuiltCorpus:
             examples whose user has no training example; `context_values`, the names of the values of each request
             feature that is a column of the interactions; `full_histories`, those with `max_history` items;
             `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps); `split`; `max_history`;
-            `window_start_year` where "widen_window" is set; `rows_left_out` where valid and test were thinned.
+            `rows_left_out` where valid and test were thinned.
         audit: Statistics of the source's own order within ties.
         contexts: The columns of interactions that are request features, by name.
     """
@@ -100,19 +97,8 @@ class BuiltCorpus:
     def corpus(self) -> Corpus:
         """All examples in memory."""
         chains, together = self.chains(), self.counts["ties"] == "together"
-        rows = {}
-        for name in SPLITS:
-            numbers, own = chains.split_examples(name, self.max_history, together)
-            rows[name] = own.take(np.argsort(numbers))
-        return Corpus(
-            self.items,
-            rows["train"],
-            rows["valid"],
-            rows["test"],
-            split=self.split,
-            max_history=self.max_history,
-            counts=self.counts,
-        )
+        splits = {name: chains.split_examples(name, self.max_history, together)[1] for name in SPLITS}
+        return Corpus(self.items, **splits, split=self.split, max_history=self.max_history, counts=self.counts)
 
     def user_numbers(self) -> dict[str, int]:
         """User → number, from 0 in the order of their first interactions that pass the filters."""
@@ -450,23 +436,14 @@ def _filter(
     timestamp, ticks = "r.timestamp", source.ticks or SECOND
     if "published_order" in quirks and source.timed:  # it knows whole seconds alone
         timestamp = statements.seconds(timestamp, engine.divide, ticks, reals)
-    while True:
-        low, high = (None if timestamp is None else timestamp * ticks for timestamp in (first, last))
-        engine.table("interactions", statements.interactions(low, high, timestamp, further))
-        (kept,) = engine.row("SELECT count(*) FROM interactions")
-        counts = {"interactions_outside_window": source_rows - kept}
-        if core > 1:
-            inside = _take_core(engine, kept, core)
-            counts["interactions_outside_core"] = kept - inside
-            kept = inside
-        if "widen_window" not in quirks or first is None:
-            break
-        year = datetime.fromtimestamp(first, UTC).year
-        (n_items,) = engine.row("SELECT count(DISTINCT item) FROM interactions")
-        if n_items >= WIDEN_BELOW or year <= WIDEN_UNTIL:
-            counts["window_start_year"] = year
-            break
-        first = year_before(first)
+    low, high = (None if seconds is None else seconds * ticks for seconds in (first, last))
+    engine.table("interactions", statements.interactions(low, high, timestamp, further))
+    (kept,) = engine.row("SELECT count(*) FROM interactions")
+    counts = {"interactions_outside_window": source_rows - kept}
+    if core > 1:
+        inside = _take_core(engine, kept, core)
+        counts["interactions_outside_core"] = kept - inside
+        kept = inside
     engine.drop("batches")
     if not kept and source_rows:
         raise DataError(
@@ -483,10 +460,8 @@ def _take_core(engine: Engine, count: int, k: int) -> int:
     result does not depend on the order: a union of sets in which each has k is such a set too.
     """
     while count:
-        engine.table("round", statements.core_round(k))
-        (stays,) = engine.row("SELECT count(*) FROM round")
-        engine.drop("interactions")
-        engine.rename("round", "interactions")
+        engine.table("interactions", statements.core_round(k))
+        (stays,) = engine.row("SELECT count(*) FROM interactions")
         if stays == count:
             break
         log.info("core of %d: %s of %s interactions stay", k, f"{stays:,}", f"{count:,}")
@@ -563,10 +538,8 @@ def _shuffle(engine: Engine, sequences: Sequences, seed: int) -> None:
         for batch in engine.stream(statements.TIED)
     )
     engine.load("draws", schema, drawn)
-    engine.table("shuffled", sequences.shuffled_table())
-    engine.drop("sequences")
+    engine.table("sequences", sequences.shuffled_table())
     engine.drop("draws")
-    engine.rename("shuffled", "sequences")
 
 
 def _order(engine: Engine, sequences: Sequences, where: str, most: int) -> Borders:

@@ -48,7 +48,7 @@ class Chains:
         return np.diff(self.offsets)
 
     def split_examples(self, split: str, max_history: int, together: bool) -> tuple[np.ndarray, SplitExamples]:
-        """The examples of one split, in the order of these sequences.
+        """The examples of one split, in the order of their numbers.
 
         Args:
             split: Its name.
@@ -56,9 +56,10 @@ class Chains:
             together: Whether items of one time are one step: then histories end where the target's step begins.
 
         Returns:
-            int64 (R,), the number of each example; and the examples.
+            int64 (R,), the number of each example, ascending; and the examples.
         """
         positions = np.flatnonzero(self.splits == SPLITS.index(split))
+        positions = positions[np.argsort(self.rows[positions], kind="stable")]
         owners = np.searchsorted(self.offsets, positions, side="right") - 1
         ends = self._steps()[positions] if together and self.times is not None else positions
         begins = np.maximum(self.offsets[owners], ends - max_history)

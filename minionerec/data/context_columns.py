@@ -17,6 +17,7 @@ log = get_logger(__name__)
 
 MOST = 256
 """Values of a column at most."""
+MANY = f"more than {MOST} values"
 TRACKED = 4096
 """Different values, over all rows, from which on a column is not read further."""
 DETERMINED = 0.95
@@ -72,13 +73,7 @@ def values_problem(counts: Mapping[str, int], missing: int) -> str:
     role = column_role(pd.concat([sample, pd.Series([None] * bool(missing), dtype=object)]))
     if role != CATEGORY:
         return _REASONS[role]
-    return f"more than {MOST} values" if len(counts) > MOST else ""
-
-
-def many_problem(values: Collection[str]) -> str:
-    """Why a column of too many values is no request feature."""
-    role = column_role(pd.Series(list(values), dtype=object))
-    return _REASONS[role] if role in (NUMBER, TIME) else f"more than {MOST} values"
+    return MANY if len(counts) > MOST else ""
 
 
 def is_determined_by_items(rows: int, agreeing: int, share: float) -> bool:

@@ -73,9 +73,7 @@ class Block:
         chains = concatenated([part for file in files for part in read_shard(file, n_items, contexts)])
         rows, numbers = {}, {}
         for split in SPLITS:
-            unsorted, examples = chains.split_examples(split, max_history, together)
-            order = np.argsort(unsorted)
-            rows[split], numbers[split] = examples.take(order), unsorted[order]
+            numbers[split], rows[split] = chains.split_examples(split, max_history, together)
         return cls(rows, numbers, together)
 
     def training_on(self, splits: Sequence[str], starts: Mapping[str, int]) -> "Block":
@@ -437,11 +435,6 @@ class Corpus:
             counts += np.bincount(rows.targets, minlength=self.n_items)
         return counts
 
-    def only_items(self) -> "Corpus":
-        """The same corpus without an example: for stages that read only items."""
-        none = SplitExamples.none()
-        return replace(self, train=none, valid=none, test=none, files=(), groups=(), trained=("train",))
-
     def training_on(self, splits: Iterable[str]) -> "Corpus":
         """The same corpus with the examples of other splits as training examples too, after its own.
 
@@ -482,6 +475,24 @@ class Corpus:
         """Write the corpus as an artefact of kind "corpus"."""
         with write_artefact(path, "corpus", config=config, inputs=inputs, counts=self.all_counts()) as folder:
             self.write(folder)
+
+
+def check_filled(sizes: Mapping[str, int], where: str) -> None:
+    """Check that no split is empty.
+
+    Args:
+        sizes: Split → number of examples.
+        where: Name of the source in messages.
+
+    Raises:
+        DataError: Naming the source and the first empty split.
+    """
+    for split, size in sizes.items():
+        if not size:
+            shown = ", ".join(f"{name} {rows}" for name, rows in sizes.items())
+            raise DataError(
+                f"{where}: split {split!r} holds no example ({shown}). Give more interactions or another split."
+            )
 
 
 def _check_split(split: str) -> None:

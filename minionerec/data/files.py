@@ -8,35 +8,27 @@ import os
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from typing import Any, cast
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, shown
 
 PACKED = ".gz"
 """Ending of files that are unpacked as they are read."""
 _GZIP = b"\x1f\x8b"
 _KINDS = {
-    _GZIP: "packed by gzip",
-    b"BZh": "packed by bzip2",
-    b"\xfd7zXZ": "packed by xz",
-    b"\x28\xb5\x2f\xfd": "packed by zstd",
-    b"PK\x03\x04": "a zip file or a workbook (.xlsx)",
-    b"\xd0\xcf\x11\xe0": "a workbook (.xls)",
-    b"PAR1": "a parquet file",
-    b"SQLite format 3": "a database",
+    _GZIP: ("packed by gzip", "Unpack it"),
+    b"BZh": ("packed by bzip2", "Unpack it"),
+    b"\xfd7zXZ": ("packed by xz", "Unpack it"),
+    b"\x28\xb5\x2f\xfd": ("packed by zstd", "Unpack it"),
+    b"PK\x03\x04": ("a zip file or a workbook (.xlsx)", "Unpack it, or save the sheet as CSV (UTF-8)"),
+    b"\xd0\xcf\x11\xe0": ("a workbook (.xls)", "Save the sheet as CSV (UTF-8)"),
+    b"PAR1": ("a parquet file", "Name it .parquet"),
+    b"SQLite format 3": ("a database", "Export the table as CSV (UTF-8)"),
 }
-"""How files begin that are no text."""
-_KIND_REMEDY = {
-    **{kind: "Unpack it" for kind in _KINDS.values() if kind.startswith("packed")},
-    _KINDS[b"PK\x03\x04"]: "Unpack it, or save the sheet as CSV (UTF-8)",
-    _KINDS[b"\xd0\xcf\x11\xe0"]: "Save the sheet as CSV (UTF-8)",
-    "a parquet file": "Name it .parquet",
-    "a database": "Export the table as CSV (UTF-8)",
-}
-_DEPTH = "lists or objects nested too deep"
+"""How files begin that are no text → their kind, and what to do."""
 
 
 def check_file(path: str | os.PathLike[str], remedy: str) -> None:
@@ -55,17 +47,6 @@ def check_file(path: str | os.PathLike[str], remedy: str) -> None:
     except (OSError, ValueError) as error:  # no leave to look, a loop of links, a NUL in the name
         what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
     raise DataError(f"{path}: {what}. {remedy}")
-
-
-def read_bytes(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> bytes:
-    """The content of a file.
-
-    Raises:
-        DataError: If it is missing, is no file, or cannot be read.
-    """
-    check_file(path, remedy)
-    with open_bytes(path) as file:
-        return file.read()
 
 
 @contextmanager
@@ -105,9 +86,9 @@ def not_utf8(path: str | os.PathLike[str], content: bytes, before: int = 0) -> s
         content: The file's content, or a part of it.
         before: Lines of the file before the part.
     """
-    kind = next((kind for start, kind in _KINDS.items() if not before and content.startswith(start)), None)
-    if kind is not None:
-        return f"{path}: is {kind}, despite its name, not text. {_KIND_REMEDY[kind]}."
+    for start, (kind, remedy) in _KINDS.items():
+        if not before and content.startswith(start):
+            return f"{path}: is {kind}, despite its name, not text. {remedy}."
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -120,9 +101,11 @@ def read_text(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> s
     """The text of a UTF-8 file.
 
     Raises:
-        DataError: If it cannot be read; the message names the line of a byte that is not UTF-8.
+        DataError: If it is missing or cannot be read; the message names the line of a byte that is not UTF-8.
     """
-    content = read_bytes(path, remedy)
+    check_file(path, remedy)
+    with open_bytes(path) as file:
+        content = file.read()
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -165,56 +148,33 @@ _CSV_ERRORS = {
 }
 
 
-def csv_rows(path: str | os.PathLike[str], columns: Sequence[str], remedy: str) -> Iterator[tuple[int, list[str]]]:
-    """The line, and the cells of some columns, of each row of a csv file with a header.
+def parse_object(line: bytes, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Args:
+        line: The text, UTF-8.
+        names: Keys that must not be there twice; none may be if None. Objects inside it are not checked.
 
     Raises:
-        DataError: If the file cannot be read or is no CSV, a column is missing or there twice, or a row has more or
-            fewer cells than the header; the message names the line.
+        ValueError: If it is no JSON object, is nested too deep, holds a number of thousands of digits, or has a key
+            twice.
     """
-    records = csv_records(io.StringIO(read_text(path, remedy), newline=""))
-    header = [name.strip() for name in _cells(path, 0, next(records, (0, 0, []))[2])]
-    for name in columns:
-        if header.count(name) != 1:
-            what = "missing" if name not in header else "duplicated"
-            raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(columns)}.")
-    positions = [header.index(name) for name in columns]
-    for begin, _, record in records:
-        cells = _cells(path, begin, record)
-        if len(cells) != len(header):
-            raise DataError(
-                f"{path}, line {begin + 1}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
-            )
-        yield begin + 1, [cells[position] for position in positions]
+    pairs: list[tuple[str, Any]] = []
 
-
-def _cells(path: str | os.PathLike[str], begin: int, record: list[str] | str) -> list[str]:
-    """The cells of a record after so many lines, or an error that says why it is none."""
-    if isinstance(record, str):
-        raise DataError(f"{path}, line {begin + 1}: not CSV ({record}). Check its commas and quotes.")
-    return record
-
-
-def parse_json(text: str | bytes) -> tuple[Any, frozenset[str]]:
-    """Parse JSON text.
-
-    Returns:
-        The value; and where it is an object, the keys that it was given twice (objects inside it are not looked at).
-
-    Raises:
-        ValueError: If it is no JSON, is nested too deep, or holds a number of thousands of digits.
-    """
-    twice = frozenset[str]()
-
-    def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal twice  # the outermost object is the last to be read
-        found, twice = dict(pairs), frozenset[str]()
-        if len(found) < len(pairs):
-            twice = frozenset(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        return found
+    def read_object(read: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal pairs  # the outermost object is the last to be read
+        pairs = read
+        return dict(read)
 
     try:
-        value = json.loads(text, object_pairs_hook=read_object)
+        value = json.loads(line.decode("utf-8"), object_pairs_hook=read_object)
     except RecursionError:
-        raise ValueError(_DEPTH) from None
-    return value, twice if isinstance(value, dict) else frozenset()
+        raise ValueError("lists or objects nested too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON {type(value).__name__}, expected an object")
+    if len(value) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = [name for name, count in counts.items() if count > 1 and (names is None or name in names)]
+        if twice:
+            raise ValueError(f"the key {shown(min(twice))} is given twice")
+    return value

@@ -118,13 +118,6 @@ def parse_time(text: str) -> float:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-def year_before(seconds: float) -> float:
-    """The same time one calendar year earlier, in UTC (28 February for the 29th)."""
-    time = datetime.fromtimestamp(seconds, UTC)
-    day = 28 if (time.month, time.day) == (2, 29) else time.day
-    return time.replace(year=time.year - 1, day=day).timestamp()
-
-
 def k_core(users: np.ndarray, items: np.ndarray, k: int) -> np.ndarray:
     """The largest set of interactions in which every user and every item has at least k of them.
 

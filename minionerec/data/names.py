@@ -58,7 +58,6 @@ QUIRKS = {
     "published_order": "interactions of one second in the order of their users' first appearance instead of the "
     "file's; items numbered by users in that order, each from old to new",
     "published_titles": "in titles only &quot; and &amp; are resolved and no HTML is removed",
-    "widen_window": "while fewer than 3,000 items are left and the window starts after 1996, it starts a year earlier",
 }
 """Peculiarities of the published MiniOneRec data, reproduced only on request."""
 

@@ -1,10 +1,12 @@
-"""Reader of the published MiniOneRec layout: `{train,valid,test}/*.csv`, `info/*.txt` and `index/*.item.json`."""
+"""The published MiniOneRec layout, read and written: `{train,valid,test}/*.csv`, `info/*.txt`, `index/*.item.json`."""
 
 import ast
 import glob
+import json
 import os
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +15,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.core.artefacts import read_json
+from minionerec.core.artefacts import read_json, write_text_atomic
 from minionerec.core.errors import DataError
 from minionerec.core.log import progress
 from minionerec.core.paths import DATA_VARIABLE, find_path
-from minionerec.data.checks import check_filled, check_histories, corpus_counts
-from minionerec.data.corpus import Corpus
-from minionerec.data.files import csv_rows, read_text
+from minionerec.data.corpus import Corpus, check_filled
+from minionerec.data.files import read_text
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitExamples
-from minionerec.data.sources.tables import further_columns
-from minionerec.data.times import NO_TIME, times_by_order
+from minionerec.data.sources.tables import csv_rows, further_columns
+from minionerec.data.times import NO_TIME, RowTimes
 
 COLUMNS = (
     "user_id",
@@ -204,7 +205,7 @@ def _read_rows(path: Path, index_of: Mapping[str, int], sids: Sequence[str]) -> 
     users: list[str] = []
     histories: list[np.ndarray] = []
     targets: list[int] = []
-    rows = csv_rows(path, COLUMNS, f"{WHERE_TO_GET}.")
+    rows = csv_rows(path, COLUMNS)
     for line, own in progress(rows, f"reading {path.name}", unit="rows"):
         user, titles, _, ids, item_id, texts, sid = own
         where = f"{path}, line {line}"
@@ -304,20 +305,196 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
     return replace(corpus, counts=counts)
 
 
-def with_times_by_order(corpus: Corpus) -> Corpus:
-    """The same corpus with times derived from the order of its examples (`minionerec.data.times.times_by_order`).
+def check_histories(corpus: Corpus) -> dict[str, int]:
+    """Check by the histories alone that no split contains the targets of a later one.
 
-    Where a history does not end with the target of the user's previous example, examples are missing, and the time of
-    its newest item is unknown.
+    A user's examples are windows of one growing list of items, and a history shorter than `max_history` gives its
+    example's position in that list. An example whose position an earlier split has already reached leaks: a training
+    example of that user holds its target. This cannot happen in a split by time nor in leave last out, so it is an
+    error. Full histories do not give their position; there an example counts as a possible leak where some example of
+    an earlier split continues it (its history is this example's history and target) and is not itself continued by it.
+    A user who buys the same things over and over can bring that about in a right split, so it is only counted.
+
+    Args:
+        corpus: Examples of each split in the order in which they happened.
+
+    Returns:
+        `continued_rows`: examples whose history is exactly the same user's previous example plus its target;
+        `broken_rows`: examples that have a previous example and do not continue it (examples in between are missing);
+        `possible_leaks`: examples of valid and test with a full history that an example of an earlier split continues.
+
+    Raises:
+        DataError: On the first example that leaks, naming split, example and user.
     """
-    parts = (corpus.train, corpus.valid, corpus.test)
-    times = times_by_order([rows.users.tolist() for rows in parts])
-    targets: dict[str, int] = {}  # of each user's newest row
-    for rows, own in zip(parts, times, strict=True):
-        moved = zip(rows.users.tolist(), rows.newest.tolist(), rows.targets.tolist(), strict=True)
-        for row, (user, newest, target) in enumerate(moved):
-            if targets.get(user) != newest:
-                own.previous[row] = NO_TIME
-            targets[user] = target
-    train, valid, test = (replace(rows, times=own) for rows, own in zip(parts, times, strict=True))
+    limit = corpus.max_history
+    newest: dict[str, tuple[int, ...]] = {}  # the user's next history
+    reached: dict[str, int] = {}  # position of the user's farthest example in earlier splits, at most `limit`
+    full: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)  # (user, full history) → targets there
+    counts = {"continued_rows": 0, "broken_rows": 0, "possible_leaks": 0}
+    for split, table in corpus.splits().items():
+        rows = [(user, tuple(history.tolist()), target) for user, history, target in table]
+        for number, (user, history, target) in enumerate(rows, start=1):
+            after = (*history, target)[-limit:]
+            if len(history) < limit and reached.get(user, -1) >= len(history):
+                raise DataError(
+                    f"the split leaks: {split} example {number} (user {user!r}, {len(history)} items of history) "
+                    f"precedes an example of the same user in an earlier split. "
+                    f"Split again: {split} examples must come later."
+                )
+            if len(history) == limit:
+                counts["possible_leaks"] += any(
+                    (*after, later)[-limit:] != history for later in full.get((user, after), ())
+                )
+            if user in newest:
+                counts["continued_rows" if newest[user] == history else "broken_rows"] += 1
+            newest[user] = after
+        for user, history, target in rows:
+            reached[user] = max(reached.get(user, -1), len(history))
+            if len(history) == limit:
+                full[user, history].add(target)
+    return counts
+
+
+def corpus_counts(corpus: Corpus) -> dict[str, Any]:
+    """Numbers that every corpus reports.
+
+    Returns:
+        `{split}_rows`; `rows`; `users` with at least one example; `items`; `items_without_description`; for valid and
+        test `{split}_cold_targets`, examples whose target is that of no training example, and `{split}_new_users`,
+        examples whose user has no training example; `full_histories`, examples with `max_history` items.
+    """
+    splits = corpus.splits()
+    users = {split: set(rows.users.tolist()) for split, rows in splits.items()}
+    counts: dict[str, Any] = {f"{split}_rows": len(rows) for split, rows in splits.items()}
+    counts["rows"] = sum(len(rows) for rows in splits.values())
+    counts["users"] = len(set().union(*users.values()))
+    counts["items"] = corpus.n_items
+    counts["items_without_description"] = int((corpus.items["description"] == "").sum())
+    for split in SPLITS[1:]:
+        counts[f"{split}_cold_targets"] = int((corpus.popularity()[splits[split].targets] == 0).sum())
+        counts[f"{split}_new_users"] = sum(user not in users["train"] for user in splits[split].users)
+    counts["full_histories"] = sum(int((rows.lengths >= corpus.max_history).sum()) for rows in splits.values())
+    return counts
+
+
+def with_times_by_order(corpus: Corpus) -> Corpus:
+    """The same corpus with times derived from the order of its examples.
+
+    Adjacent examples of one user are taken to have one timestamp, all others different ones: the number, from 0 through
+    all splits, of the first example of the same time. So the later is the greater and the same time the same number,
+    and distances mean nothing. The time of a history's newest item is unknown before a user's first example, and where
+    the history does not end with the target of the user's previous example, so that examples are missing.
+    """
+    latest: dict[str, tuple[int, int, int]] = {}  # of each user's latest example: its number, time and target
+    number, splits = 0, []
+    for rows in (corpus.train, corpus.valid, corpus.test):
+        times = RowTimes(np.empty(len(rows), dtype=np.int64), np.full(len(rows), NO_TIME))
+        examples = zip(rows.users.tolist(), rows.newest.tolist(), rows.targets.tolist(), strict=True)
+        for row, (user, newest, target) in enumerate(examples):
+            latest_number, latest_time, latest_target = latest.get(user, (-2, NO_TIME, -2))
+            times.time[row] = time = latest_time if latest_number == number - 1 else number
+            times.previous[row] = latest_time if latest_target == newest else NO_TIME
+            latest[user] = (number, time, target)
+            number += 1
+        splits.append(replace(rows, times=times))
+    train, valid, test = splits
     return replace(corpus, train=train, valid=valid, test=test)
+
+
+# The writer of the same layout.
+
+RECORD = ("title", "description", "brand", "categories")
+INTER_HEADER = "user_id:token\titem_id_list:token_seq\titem_id:token\n"
+
+
+def item_records(items: pd.DataFrame) -> list[dict[str, str]]:
+    """The entry of each item in `item.json`: title, description, brand and categories, "" where the table has none."""
+    columns = [items[name].astype(str) if name in items else [""] * len(items) for name in RECORD]
+    return [dict(zip(RECORD, texts, strict=True)) for texts in zip(*columns, strict=True)]
+
+
+def read_index(path: str | os.PathLike[str], n_items: int) -> list[str]:
+    """SIDs of a published `index.json`: item number → list of token strings, which are joined.
+
+    Raises:
+        DataError: If an item has none, or the file is no such object.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected an object of item number → tokens, got {type(content).__name__}.")
+    sids = []
+    for item in range(n_items):
+        tokens = content.get(str(item))
+        if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
+            raise DataError(f"{path}: item {str(item)!r} has {tokens!r}; expected a list of token strings.")
+        sids.append("".join(tokens))
+    return sids
+
+
+def layout_files(root: str | os.PathLike[str], name: str, with_sids: bool) -> list[Path]:
+    """The files that `write_layout` writes."""
+    root = Path(root)
+    files = [root / "index" / f"{name}.item.json", *(root / f"{name}.{split}.inter" for split in SPLITS)]
+    return files + [root / "info" / f"{name}.txt", *(root / split / f"{name}.csv" for split in SPLITS)] * with_sids
+
+
+def write_layout(
+    root: str | os.PathLike[str],
+    name: str,
+    corpus: Corpus,
+    user_numbers: Mapping[str, int],
+    records: Sequence[Mapping[str, str]],
+    sids: Sequence[str] | None = None,
+) -> None:
+    """Write a corpus as the published files: byte for byte as the published tools write the same examples.
+
+    `index/{name}.item.json` and `{name}.{split}.inter` are always written; `{split}/{name}.csv` and `info/{name}.txt`
+    need SIDs. Items are called by their index, users by their number.
+
+    Args:
+        root: Folder to write into.
+        name: How the files' names begin.
+        corpus: Items and rows.
+        user_numbers: User → number; "A" and the number is the user's name in the csv files.
+        records: N records of `item.json`.
+        sids: N semantic IDs as text, or None.
+
+    Raises:
+        ArtefactError: If a file cannot be written.
+    """
+    root = Path(root)
+    content = {str(item): dict(record) for item, record in enumerate(records)}
+    texts = {root / "index" / f"{name}.item.json": json.dumps(content, indent=2)}
+    titles = corpus.items["title"].to_numpy(object)
+    if sids is not None:
+        lines = (f"{sid}\t{title}\t{item}\n" for item, (sid, title) in enumerate(zip(sids, titles, strict=True)))
+        texts[root / "info" / f"{name}.txt"] = "".join(lines)
+    for split in SPLITS:
+        rows = corpus.rows(split)
+        numbers = [user_numbers[user] for user in rows.users]
+        histories = [history.tolist() for history in rows.histories]
+        inter = (
+            f"{number}\t{' '.join(map(str, history))}\t{target}\n"
+            for number, history, target in zip(numbers, histories, rows.targets, strict=True)
+        )
+        texts[root / f"{name}.{split}.inter"] = INTER_HEADER + "".join(inter)
+        if sids is not None:
+            table = _csv_table(numbers, histories, rows.targets, titles, np.array(sids, dtype=object))
+            texts[root / split / f"{name}.csv"] = table.to_csv(index=False, lineterminator="\n")
+    for path, text in progress(texts.items(), "writing the published layout", unit="files"):
+        write_text_atomic(path, text)
+
+
+def _csv_table(
+    numbers: list[int], histories: list[list[int]], targets: np.ndarray, titles: np.ndarray, sids: np.ndarray
+) -> pd.DataFrame:
+    cells = (
+        [f"A{number}" for number in numbers],
+        [str(titles[history].tolist()) for history in histories],
+        titles[targets],
+        [str(history) for history in histories],
+        targets,
+        [str(sids[history].tolist()) for history in histories],
+        sids[targets],
+    )
+    return pd.DataFrame(dict(zip(COLUMNS, cells, strict=True)))

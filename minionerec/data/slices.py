@@ -1,6 +1,7 @@
 """Slices of examples, by their history, their target, training and times."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -123,11 +124,7 @@ def _neighbours(data: Corpus) -> Iterator[tuple[SplitExamples, np.ndarray]]:
     for _, rows in data.batches("train"):
         whole = data.valid if data.leaves_two_out else rows
         some = np.flatnonzero(whole.ends > whole.begins)
-        # Each position of the sequences once, however many histories it is in: one more history at each begin, one less
-        # at each newest item.
-        held = np.bincount(whole.begins[some], minlength=len(whole.items))
-        held -= np.bincount(whole.ends[some] - 1, minlength=len(whole.items))
-        inside = np.flatnonzero(np.cumsum(held)[:-1] > 0)
+        inside, _ = replace(whole, ends=np.maximum(whole.begins, whole.ends - 1)).held()  # all but newest items
         items = whole.items.astype(np.int64)
         found = [items[inside] * data.n_items + items[inside + 1]]
         if not data.leaves_two_out:

@@ -10,8 +10,8 @@ import numpy as np
 from minionerec.core.errors import DataError, shown
 from minionerec.data.chains import chain_examples
 from minionerec.data.corpus import Corpus
-from minionerec.data.files import csv_rows
 from minionerec.data.names import SPLITS
+from minionerec.data.sources.tables import csv_rows
 from minionerec.data.times import NO_TIME
 
 COLUMNS = ("split", "row", "timestamp", "previous_timestamp")
@@ -70,15 +70,12 @@ def with_times_of_file(corpus: Corpus, path: Path) -> Corpus:
                 )
             times[index], line_of[index] = seconds, line
     _check_named(path, named)
-    numbered = {
-        split: replace(chains, times=times).split_examples(split, corpus.max_history, corpus.together)
-        for split in SPLITS
-    }
-    train, valid, test = (
-        replace(rows, times=numbered[split][1].take(np.argsort(numbered[split][0])).times)
+    timed = replace(chains, times=times)
+    splits = {
+        split: replace(rows, times=timed.split_examples(split, corpus.max_history, corpus.together)[1].times)
         for split, rows in corpus.splits().items()
-    )
-    return replace(corpus, train=train, valid=valid, test=test)
+    }
+    return replace(corpus, **splits)
 
 
 def _check_named(path: Path, named: dict[str, np.ndarray]) -> None:
@@ -96,7 +93,7 @@ def _check_named(path: Path, named: dict[str, np.ndarray]) -> None:
 
 def _lines(path: Path, sizes: dict[str, int]) -> Iterator[tuple[int, str, int, int, int]]:
     """Line, split, row, time and previous time of each line; of a time that is not known `NO_TIME`."""
-    for line, (split, *cells) in csv_rows(path, COLUMNS, "Give the path of the times."):
+    for line, (split, *cells) in csv_rows(path, COLUMNS):
         where = f"{path}, line {line}"
         if split not in SPLITS:
             raise DataError(f"{where}, column 'split': {shown(split)} is none of {', '.join(SPLITS)}. Mend the line.")

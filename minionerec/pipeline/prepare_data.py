@@ -14,9 +14,16 @@ from minionerec.core.plugins import Registry
 from minionerec.data.audit import OrderAudit, audit_examples
 from minionerec.data.build import build_corpus
 from minionerec.data.engines.engine import started
-from minionerec.data.layout import item_records, layout_files, read_index, write_layout
 from minionerec.data.names import AMAZON, SPLITS, TEXT_COLUMNS
-from minionerec.data.published import published_numbers, read_published_files, with_times_by_order
+from minionerec.data.published import (
+    item_records,
+    layout_files,
+    published_numbers,
+    read_index,
+    read_published_files,
+    with_times_by_order,
+    write_layout,
+)
 from minionerec.data.roles import column_roles
 from minionerec.data.source import BadRows, InteractionSource
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import atomic_write
-from minionerec.core.errors import DataError, shown
+from minionerec.core.errors import DataError
 from minionerec.core.log import NO_CLOCK, Clock, get_logger, progress
 from minionerec.core.parquet import readable
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
 from minionerec.data.corpus import Corpus
-from minionerec.data.files import parse_json
+from minionerec.data.files import parse_object
 from minionerec.pipeline.config.recommend import RecommendConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
@@ -81,13 +81,10 @@ def _line_parts(path: Path) -> Iterator[list[dict[str, Any]]]:
 
 def _line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        row, twice = parse_json(line)
+        row = parse_object(line)
     except ValueError as error:
-        raise DataError(f"{path}, line {number}: not valid JSON ({str(error)[:200]}). Mend it.") from None
-    if not isinstance(row, dict):
-        raise DataError(f'{path}, line {number}: expected an object such as {{"history": ["id", "id"]}}.')
-    if twice:
-        raise DataError(f"{path}, line {number}: the key {shown(min(twice))} occurs twice. Keep one.")
+        problem = f"not valid JSON ({str(error)[:200]})"
+        raise DataError(f'{path}, line {number}: {problem}. Write an object such as {{"history": ["id"]}}.') from None
     foreign = sorted(set(row) - set(COLUMNS))
     if foreign:
         raise DataError(f"{path}, line {number}: unknown name {foreign[0]!r}; known: {', '.join(COLUMNS)}.")

@@ -10,8 +10,8 @@ from support.paths import ROOT
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.data.corpus import Corpus
-from minionerec.data.layout import write_layout
 from minionerec.data.names import SPLITS
+from minionerec.data.published import write_layout
 from minionerec.pipeline.cli.plan import Job, plan_of
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare

@@ -514,7 +514,7 @@ def test_vectors_with_an_odd_header(tmp_path, header):
 
 def test_a_history_that_is_given_twice_is_none(tmp_path):
     row = '{"history": ["a"], "history": ["b"]}\n'
-    with pytest.raises(MinioneRecError, match=r"h\.jsonl, line 2: the key 'history' occurs twice"):
+    with pytest.raises(MinioneRecError, match=r"h\.jsonl, line 2: not valid JSON .the key 'history' is given twice"):
         list(read_histories(put(tmp_path, "h.jsonl", '{"history": ["a"]}\n' + row)))
 
 

@@ -94,7 +94,6 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
             "columns is {'time': 'when'}, but source is 'demo'.*'tables' or 'recbole', or leave",
         ),
         ({"max_title_words": 20}, "max_title_words is 20, but source is 'demo'.*'amazon2018' or 'amazon2023'"),
-        ({"quirks": ["widen_window"]}, "quirk 'widen_window' moves the window's start, but start is not given"),
         (
             {"quirks": ["published_titles"]},
             "quirk 'published_titles' is for amazon2018 and amazon2023; source is 'demo'",

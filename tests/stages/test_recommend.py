@@ -194,7 +194,7 @@ def test_processes_take_turns(made, histories, monkeypatch):
     ("line", "message"),
     [
         ('{"history": ["u"', "line 2: not valid JSON"),
-        ("[1]", "line 2: expected an object such as"),
+        ("[1]", "line 2: not valid JSON .a JSON list, expected an object"),
         (
             '{"history": ["u"], "hist": 1}',
             "line 2: unknown name 'hist'; known: history, user, only, without, context, times, now",

@@ -5,7 +5,6 @@ import tempfile
 from collections import Counter, defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -17,10 +16,10 @@ import pyarrow as pa
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.data.audit import Agreement, OrderAudit
-from minionerec.data.build import WIDEN_BELOW, build_corpus
+from minionerec.data.build import build_corpus
 from minionerec.data.corpus import Corpus
 from minionerec.data.engines.engine import started
-from minionerec.data.filters import parse_time, year_before
+from minionerec.data.filters import parse_time
 from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.source import Source
 from minionerec.data.sources import movielens, recbole, tables
@@ -57,10 +56,7 @@ def build(source, engine=None, **choices) -> Built:
     found = build_corpus(engine or _duck(), source, **choices)
     chains, counts = found.chains(), found.counts
     together = counts["ties"] == "together"
-    rows = {}
-    for name in SPLITS:
-        numbers, own = chains.split_examples(name, found.max_history, together)
-        rows[name] = own.take(np.argsort(numbers))
+    rows = {name: chains.split_examples(name, found.max_history, together)[1] for name in SPLITS}
     corpus = Corpus(found.items, **rows, split=found.split, max_history=found.max_history, counts=found.counts)
     examples = {}
     for name, own in rows.items():
@@ -157,21 +153,14 @@ def oracle(
     predicted = [not targets or event in targets for event in of_event]
     counts: dict[str, Any] = dict(source.counts)
     first, last = (text and parse_time(text) for text in (start, end))
-    while True:
-        inside = np.ones(len(users), bool)
-        inside &= times >= first * (ticks or 1) if first is not None else True
-        inside &= times <= last * (ticks or 1) if last is not None else True
-        window = np.flatnonzero(inside).tolist()
-        kept = _core(window, users, items, core) if core > 1 else window
-        year = first is not None and datetime.fromtimestamp(first, UTC).year
-        if "widen_window" not in quirks or len({items[row] for row in kept}) >= WIDEN_BELOW or year <= 1996:
-            break
-        first = year_before(first)
+    inside = np.ones(len(users), bool)
+    inside &= times >= first * (ticks or 1) if first is not None else True
+    inside &= times <= last * (ticks or 1) if last is not None else True
+    window = np.flatnonzero(inside).tolist()
+    kept = _core(window, users, items, core) if core > 1 else window
     counts["interactions_outside_window"] = len(users) - len(window)
     if core > 1:
         counts["interactions_outside_core"] = len(window) - len(kept)
-    if "widen_window" in quirks:
-        counts["window_start_year"] = year
     if not kept:
         return None
     of_first = {user: row for row in reversed(kept) for user in [users[row]]}  # a user's first interaction

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.layout import item_records, write_layout
 from minionerec.data.names import SPLITS
+from minionerec.data.published import item_records, write_layout
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, RowTimes
 

@@ -15,7 +15,7 @@ from minionerec.core.cells import frame_of, plain_text, texts_of
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger
 from minionerec.data.source import BadRows
-from minionerec.data.sources.ids import row_location
+from minionerec.data.sources.table_files import row_location
 from minionerec.data.sources.tables import column_of, read_table
 from minionerec.data.sources.text import INSIDE
 from minionerec.data.sources.times import read_times

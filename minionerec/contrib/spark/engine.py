@@ -129,12 +129,6 @@ class Spark(Engine):
         if (path := self._paths.pop(name, None)) is not None:
             shutil.rmtree(path, ignore_errors=True)
 
-    def rename(self, name: str, new: str) -> None:
-        """See `Engine`."""
-        self._call(lambda: self._session.table(name).createOrReplaceTempView(new))
-        self._paths[new] = self._paths.pop(name)
-        self.drop(name)
-
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """See `Engine`."""
         return [tuple(row) for row in self._call(self._run(sql).collect)]

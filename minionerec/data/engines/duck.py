@@ -85,10 +85,6 @@ class Duck(Engine):
         """See `Engine`."""
         self._run(f"DROP TABLE IF EXISTS {name}")
 
-    def rename(self, name: str, new: str) -> None:
-        """See `Engine`."""
-        self._run(f"ALTER TABLE {name} RENAME TO {new}")
-
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """See `Engine`."""
         found: list[tuple[Any, ...]] = self._run(sql).fetchall()

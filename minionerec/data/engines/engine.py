@@ -1,7 +1,5 @@
 """The interface of engines, and how one is started: in a folder of its own, which is removed with it."""
 
-import fcntl
-import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -9,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.machine import memory
 from minionerec.core.plugins import Registry
 
 if TYPE_CHECKING:
@@ -23,10 +22,6 @@ PREFIX = ".minionerec-engine-"
 """How the names of the folders of engines begin."""
 LEAST_MEMORY = 256 * 2**20
 """Bytes below which no engine is started."""
-_LOCK = "in-use"
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-_SIZE = re.compile(r"(\d{1,15})(\.\d{1,3})? ?([A-Za-z]*)")
 
 
 class Engine(ABC):
@@ -55,7 +50,7 @@ class Engine(ABC):
         Raises:
             ConfigError: If it is no size, or too little.
         """
-        return max((memory() or 2**32) // 2, LEAST_MEMORY) if size is None else parse_size(size)
+        return max(psutil.virtual_memory().total // 2, LEAST_MEMORY) if size is None else parse_size(size)
 
     @abstractmethod
     def hexadecimal(self, text: str) -> str:
@@ -67,7 +62,7 @@ class Engine(ABC):
 
     @abstractmethod
     def table(self, name: str, sql: str) -> None:
-        """Make a table of a query's rows; one of that name is replaced."""
+        """Make a table of a query's rows; one of that name, which the query may read, is replaced."""
 
     @abstractmethod
     def view(self, name: str, sql: str) -> None:
@@ -87,10 +82,6 @@ class Engine(ABC):
     @abstractmethod
     def drop(self, name: str) -> None:
         """Remove a table."""
-
-    @abstractmethod
-    def rename(self, name: str, new: str) -> None:
-        """Rename a table; no table has the new name."""
 
     @abstractmethod
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
@@ -120,26 +111,15 @@ def parse_size(text: str) -> int:
         >>> parse_size("4GB"), parse_size("512 MiB"), parse_size("1.5gb")
         (4000000000, 536870912, 1500000000)
     """
-    found = _SIZE.fullmatch(text.strip())
-    unit = _UNITS.get(found[3].upper()) if found else None
-    if found is None or unit is None:
-        raise ConfigError(f"engine_memory is {text!r}; it must be a size in bytes such as 4GB or 512MiB.")
-    size = int(float(found[1] + (found[2] or "")) * unit)
+    from pydantic import ByteSize, TypeAdapter, ValidationError  # slow to import
+
+    try:
+        size = TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError:
+        raise ConfigError(f"engine_memory is {text!r}; it must be a size in bytes such as 4GB or 512MiB.") from None
     if size < LEAST_MEMORY:
         raise ConfigError(f"engine_memory is {text!r}; it must be at least {LEAST_MEMORY // 2**20}MiB.")
-    return size
-
-
-def _in_use(folder: Path) -> bool:
-    """Whether a run of this machine holds the folder of an engine."""
-    try:
-        with open(folder / _LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # none of these folders, or one of an earlier version
-        return False
-    return False
+    return int(size)
 
 
 @contextmanager
@@ -164,12 +144,11 @@ def started(name: str, size: str | None, parent: Path) -> Iterator[Engine]:
         folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent, ignore_cleanup_errors=True)
     except OSError as error:
         raise ConfigError(f"{parent}: engine {name!r} cannot keep its tables there ({error.strerror}).") from None
-    left = sorted(str(each) for each in parent.glob(f"{PREFIX}*") if each != Path(folder.name) and not _in_use(each))
-    if left:
-        log.warning("%s: left by interrupted runs, unless another machine uses them. Remove them.", ", ".join(left))
-    with folder as own, open(Path(own) / _LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        engine = engine_class(Path(own), limit)
+    others = sorted(str(other) for other in parent.glob(f"{PREFIX}*") if other != Path(folder.name))
+    if others:
+        log.warning("%s: left by interrupted runs, unless another run uses them now. Remove them.", ", ".join(others))
+    with folder as path:
+        engine = engine_class(Path(path), limit)
         try:
             yield engine
         finally:

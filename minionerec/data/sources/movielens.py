@@ -7,7 +7,7 @@ import pandas as pd
 
 from minionerec.core.errors import DataError
 from minionerec.data.source import BadRows
-from minionerec.data.sources.tables import TableSource, parse_tables
+from minionerec.data.sources.tables import TableSource
 from minionerec.data.sources.text import read_text_table
 
 COLUMNS = {"user": "userId", "item": "movieId", "time": "timestamp", "title": "title"}
@@ -39,7 +39,7 @@ def read_movielens(
                 found = ", ".join(map(str, table.columns))
                 raise DataError(f"{path}: column {name!r} is missing; it has {found}. Give MovieLens' own file.")
     genres = films["genres"].str.replace("(no genres listed)", "", regex=False).str.replace("|", ", ", regex=False)
-    return parse_tables(
+    return TableSource(
         [(Path(interactions), ratings)],
         str(interactions),
         (films.assign(description=genres if Path(items).suffix != ".item" else ""), Path(items)),

@@ -11,8 +11,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.filters import parse_conditions
 from minionerec.data.names import COLUMNS
 from minionerec.data.source import BadRows
-from minionerec.data.sources.ids import broken_ids
-from minionerec.data.sources.tables import TableSource, column_of, parse_tables
+from minionerec.data.sources.tables import BROKEN_ID, TableSource, column_of
 from minionerec.data.sources.text import read_text_table
 
 
@@ -54,16 +53,14 @@ def read_recbole(
         )
     if items is None:
         column_of(purchases, path, item_column, "item")
-        ids = pd.unique(purchases[item_column])
-        ids = ids[~broken_ids(pd.Series(ids, dtype="str"))]
-        blank = {title_column: "", columns["description"]: ""}
-        catalogue, source = pd.DataFrame({item_column: ids[ids != ""], **blank}), path
+        ids = pd.Series(pd.unique(purchases[item_column]), dtype="str")
+        usable = ids[(ids != "") & ~ids.str.contains(BROKEN_ID)].to_numpy()
+        catalogue = pd.DataFrame({item_column: usable, title_column: "", columns["description"]: ""})
+        source = path
     else:
         catalogue, source = _read(Path(items), bad, (title_column, columns["description"])), Path(items)
     conditions = parse_conditions(where)
-    return parse_tables(
-        [(path, purchases)], str(path), (catalogue, source), bad, columns, time_unit, conditions, events
-    )
+    return TableSource([(path, purchases)], str(path), (catalogue, source), bad, columns, time_unit, conditions, events)
 
 
 def _read(path: Path, bad: BadRows, texts: Collection[str] = ()) -> pd.DataFrame:

@@ -33,6 +33,11 @@ def kind_of(path: Path) -> str:
     return inner if kind == PACKED and inner in (*SEPARATORS, LINES) else kind
 
 
+def row_location(path: Path, row: int) -> str:
+    """Position, for messages, of a row by its index from 0: the line of a text file, the row of a parquet file."""
+    return f"{path}, {'row' if kind_of(path) == PARQUET else 'line'} {row + 1}"
+
+
 @dataclass(frozen=True)
 class TableFiles:
     """The files of a table, in the order of its rows.

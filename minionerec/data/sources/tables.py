@@ -16,15 +16,14 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pandas.api.extensions import ExtensionArray
 
-from minionerec.core.cells import frame_of, plain_text, texts_of
+from minionerec.core.cells import EXACT, frame_of, plain_text, texts_of
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger, progress
-from minionerec.data.context_columns import TRACKED, many_problem, name_problem, report
+from minionerec.data.context_columns import MANY, TRACKED, name_problem, report
 from minionerec.data.files import check_file
 from minionerec.data.filters import Condition, parse_conditions
 from minionerec.data.names import COLUMNS, EVENTS, ITEM_COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
 from minionerec.data.source import BadRows, InteractionBatch, item_table
-from minionerec.data.sources.ids import row_location, rows_with_ids
 from minionerec.data.sources.table_files import (
     KINDS,
     LINES,
@@ -37,6 +36,7 @@ from minionerec.data.sources.table_files import (
     plain,
     read_schema,
     readable_table,
+    row_location,
 )
 from minionerec.data.sources.text import INSIDE, PART, read_json_parts, read_text_parts, read_text_table
 from minionerec.data.sources.times import TimeColumn
@@ -50,6 +50,14 @@ ROWS = 1 << 18
 RATING = "rating"
 """Name of a column that is no request feature without being named: it is known after the choice."""
 _NO_TEXTS = "no texts"
+_REMEDIES = {
+    "item": ", which holds for items and interactions",
+    "time": ", or give time=none where the rows are in the order of time",
+    "title": "; if the items have no titles, add an empty column: init then chooses vectors of interactions "
+    "(encoder: interactions)",
+}
+BROKEN_ID = r"[\n\r\x00]"
+"""Pattern of what no id holds."""
 
 
 def read_table(path: Path, bad: BadRows | None = None, needed: Collection[str] | None = None) -> pd.DataFrame:
@@ -98,16 +106,7 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     if name not in table.columns:
         columns = ", ".join(str(column) for column in table.attrs.get("columns", table.columns))
         option = f"--columns {flag}=NAME" if flag in COLUMNS else f"--{flag}"
-        remedy = f"Name the right one with {option}" if flag else "Rename the right one"
-        if flag == "item":
-            remedy += ", which holds for items and interactions"
-        if flag == "time":
-            remedy += ", or give time=none where the rows are in the order of time"
-        if flag == "title":
-            remedy += (
-                f"; if the items have no titles, add an empty column {name!r}: init then chooses vectors of "
-                "interactions (encoder: interactions)"
-            )
+        remedy = f"Name the right one with {option}{_REMEDIES.get(flag, '')}" if flag else "Rename the right one"
         other = next((sign for sign in (";", "\t", "|", ",") if name in columns.split(sign)), None)
         if len(table.columns) == 1 and other is not None:
             sign = "tabs" if other == "\t" else repr(other)
@@ -117,6 +116,17 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
         raise DataError(f"{path}: column {name!r} occurs twice. Name each column once.")
     column: pd.Series = table[name]
     return column
+
+
+def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The line, and the cells of some columns, of each row of a csv file.
+
+    Raises:
+        DataError: If the file cannot be read, a column is missing or there twice, or a line is no row.
+    """
+    table = read_text_table(path, ",")
+    cells = [column_of(table, path, name, None).tolist() for name in columns]
+    return zip((table.index + 1).tolist(), zip(*cells, strict=True), strict=True)
 
 
 def decoded(text: str) -> str:
@@ -150,42 +160,99 @@ def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
     return texts.map(decoded).str.strip()
 
 
+def _rows_with_ids(table: pd.DataFrame, path: Path, ids: Iterable[str], bad: BadRows) -> pd.DataFrame:
+    """The rows of a table that have an id in each of some columns, the ids as text; `bad` counts the others.
+
+    They keep their index.
+
+    Raises:
+        DataError: If there are other rows, as far as `bad` does not allow them.
+    """
+    for name in ids:
+        column = table[name]
+        inexact = (
+            column.map(_is_inexact) if column.dtype == object or pd.api.types.is_float_dtype(column.dtype) else None
+        )
+        texts, no_texts = texts_of(column if inexact is None else column.where(~inexact), lists=False)
+        wrong = no_texts | texts.str.contains(BROKEN_ID).to_numpy(dtype=bool)
+        wrong |= False if inexact is None else inexact.to_numpy(dtype=bool)
+        if wrong.any():
+            row, n = int(np.flatnonzero(wrong)[0]), int(wrong.sum())
+            bad.add(
+                "malformed_id",
+                f"{row_location(path, int(table.index[row]))}, column {name!r}: {shown(column.iloc[row])} is no id; "
+                f"expected a text of one line or a whole number ({n} such rows). Correct or drop the row.",
+                n,
+            )
+        empty = np.flatnonzero((texts == "").to_numpy(dtype=bool) & ~wrong)
+        if len(empty):
+            where, what = (
+                row_location(path, int(table.index[empty[0]])),
+                "missing" if pd.isna(column.iloc[empty[0]]) else "empty",
+            )
+            bad.add(
+                "missing_id", f"{where}, column {name!r}: the id is {what}. Fill it in or drop the row.", len(empty)
+            )
+        table = table.assign(**{name: texts})[(texts != "").to_numpy(dtype=bool) & ~wrong]
+    return table
+
+
+def _is_inexact(cell: object) -> bool:
+    """Whether a cell is a float that does not distinguish whole numbers, or infinite."""
+    return isinstance(cell, float | np.floating) and abs(float(cell)) >= EXACT
+
+
+def _without_repeats(table: pd.DataFrame, column: str, what: str, path: Path, bad: BadRows) -> pd.DataFrame:
+    """The rows of a table of items or users (`what`) whose id no earlier row has; `bad` counts the others."""
+    ids = table[column]
+    repeats = ids.duplicated()
+    if repeats.any():
+        row = ids.index[repeats][0]
+        first = ids.index[ids == ids[row]][0]
+        bad.add(
+            f"duplicate_{what}",
+            f"{row_location(path, row)}: {what} {shown(ids[row])} is already in {row_location(path, first)}. Keep one "
+            f"row of each {what}.",
+            int(repeats.sum()),
+        )
+    return table[~repeats]
+
+
 class TableSource:
     """An `InteractionSource` that cleans tables part by part, and checks times and unknown items over all parts.
 
     Args:
-        items: The item table of `Source`.
-        path: Its file, for messages.
-        lines: Lines inside its quoted cells.
+        interactions: The parts, each with its file.
         where: The name of the interactions in messages.
-        tables: The parts, each with its file.
-        columns: Flag → column, as of `read_tables`.
+        items: The table of items, and its file.
         bad: Counts the rows that cannot be used.
+        columns: As of `read_tables`.
         time_unit: See `read_tables`.
         conditions: Conditions on the interactions.
         events: See `read_tables`.
         contexts: See `read_tables`.
         users: Columns of users, by id; None without such a table.
+
+    Raises:
+        DataError: If the items lack a column, or rows of them cannot be used and are more than `bad` allows.
     """
 
     def __init__(
         self,
-        items: pd.DataFrame,
-        path: Path,
-        lines: int,
+        interactions: Iterable[tuple[Path, pd.DataFrame]],
         where: str,
-        tables: Iterable[tuple[Path, pd.DataFrame]],
-        columns: Mapping[str, str],
+        items: tuple[pd.DataFrame, Path],
         bad: BadRows,
-        time_unit: str | None,
+        columns: Mapping[str, str],
+        time_unit: str | None = None,
         conditions: Sequence[Condition] = (),
         events: bool = False,
         contexts: Collection[str] | None = (),
         users: pd.DataFrame | None = None,
     ) -> None:
-        self.items, self.where = items, where
-        self._index, self._path, self._item_lines = pd.Index(items["item_id"]), path, lines
-        self._tables, self._columns, self._bad = tables, columns, bad
+        self.where, self._columns, self._bad, self._tables = where, {**COLUMNS, **columns}, bad, interactions
+        self.items, self._item_lines = parse_items(*items, bad, self._columns)
+        self._index, self._path = pd.Index(self.items["item_id"]), items[1]
         self._times = TimeColumn(bad, time_unit, f", or name the unit with --time_unit ({', '.join(TIME_UNITS)})")
         self._unknown, self._unknown_count, self._lines = "", 0, 0
         self._conditions, self._left_out = conditions, 0
@@ -226,6 +293,9 @@ class TableSource:
         """
         empty, names = True, None
         for path, table in self._tables:
+            for flag in OF_INTERACTIONS:
+                if flag != "time" or self.timed:
+                    column_of(table, path, self._columns[flag], flag)
             if names is None:
                 names = [str(name) for name in table.attrs.get("columns", table.columns)]
                 self._choose_contexts(names, table)
@@ -321,7 +391,7 @@ class TableSource:
             texts = texts.map(decoded).str.strip()
             of_cells = [known.setdefault(text, len(known)) if text else -1 for text in texts]
             if len(known) > TRACKED:
-                self._contexts[name] = many_problem(known)
+                self._contexts[name] = MANY
             else:
                 numbers[name] = np.array([*of_cells, -1], dtype=np.int16)[positions]
         return numbers
@@ -330,7 +400,7 @@ class TableSource:
         """The rows of a part that have ids and a time."""
         user, item, time = (self._columns[name] for name in ("user", "item", "time"))
         self._lines += table.attrs.get(INSIDE, 0)
-        table = self._chosen(rows_with_ids(table, path, (user, item), self._bad), path)
+        table = self._chosen(_rows_with_ids(table, path, (user, item), self._bad), path)
         events, table = self._events_of(table, path)
         times = None
         if time:
@@ -348,19 +418,11 @@ class TableSource:
         users = pa.array(table[user], pa.string(), from_pandas=True)
         return InteractionBatch(users, index, times, events, self._numbers_of(table))
 
-    def _cells(self, table: pd.DataFrame, path: Path, name: str, flag: str | None) -> pd.Series:
-        """The cells of a column as texts without white space around them.
-
-        Raises:
-            DataError: If there is no such column, or a cell is no text.
-        """
-        column_of(table, path, name, flag)
-        return _texts(table, name, path)
-
     def _chosen(self, table: pd.DataFrame, path: Path) -> pd.DataFrame:
         """The rows that meet all conditions."""
         for condition in self._conditions:
-            texts = self._cells(table, path, condition.column, None)
+            column_of(table, path, condition.column, None)
+            texts = _texts(table, condition.column, path)
             met, wrong = condition.holds(texts)
             if wrong.any():
                 row = int(np.flatnonzero(wrong)[0])
@@ -380,7 +442,8 @@ class TableSource:
         if self._event_numbers is None:
             return None, table
         name = self._columns["event"]
-        texts = self._cells(table, path, name, "event")
+        column_of(table, path, name, "event")
+        texts = _texts(table, name, path)
         empty = (texts == "").to_numpy()
         if empty.any():
             row = int(table.index[empty][0])
@@ -461,7 +524,7 @@ def read_tables(
         tables = _parquet_parts(files, named, others)
     catalogue_file = catalogue, Path(items)
     known = None if users is None else _read_users(Path(users), {**COLUMNS, **columns}["user"], bad)
-    return parse_tables(
+    return TableSource(
         tables, files.where, catalogue_file, bad, columns, time_unit, conditions, events, contexts, known
     )
 
@@ -470,45 +533,7 @@ def _read_users(path: Path, user: str, bad: BadRows) -> pd.DataFrame:
     """The columns of a table of users, by id; see `read_tables`."""
     table = read_table(path, bad, (user,))
     column_of(table, path, user, "user")
-    table = rows_with_ids(table, path, (user,), bad)
-    twice = table[user].duplicated()
-    if twice.any():
-        row = table.index[twice][0]
-        bad.add(
-            "duplicate_user",
-            f"{row_location(path, int(row))}: user {shown(table[user][row])} is there twice or more "
-            f"({int(twice.sum())} such rows). Keep one of them.",
-            int(twice.sum()),
-        )
-    return table[~twice].set_index(user)
-
-
-def parse_tables(
-    interactions: Iterable[tuple[Path, pd.DataFrame]],
-    where: str,
-    items: tuple[pd.DataFrame, Path],
-    bad: BadRows,
-    columns: Mapping[str, str],
-    time_unit: str | None = None,
-    conditions: Sequence[Condition] = (),
-    events: bool = False,
-    contexts: Collection[str] | None = (),
-    users: pd.DataFrame | None = None,
-) -> TableSource:
-    """The same as `read_tables` of tables that are already in memory, or come part by part, each with its file."""
-    named = {**COLUMNS, **columns}
-    table, lines = parse_items(*items, bad, named)
-
-    def checked() -> Iterator[tuple[Path, pd.DataFrame]]:
-        for path, table in interactions:
-            for flag in OF_INTERACTIONS:
-                if flag != "time" or named[flag]:
-                    column_of(table, path, named[flag], flag)
-            yield path, table
-
-    return TableSource(
-        table, items[1], lines, where, checked(), named, bad, time_unit, conditions, events, contexts, users
-    )
+    return _without_repeats(_rows_with_ids(table, path, (user,), bad), user, "user", path, bad).set_index(user)
 
 
 def column_names(files: TableFiles, bad: BadRows) -> list[str]:
@@ -568,18 +593,15 @@ def _parquet_parts(
         column_of(whole, files.files[0], name, flag)
     for path in files.files:
         begin = 0
-        for batch in _parquet_batches(path, names):
-            table = _frame(batch, path)
-            table.index = pd.RangeIndex(begin, begin + len(table))
-            table.attrs["columns"] = schema.names
-            begin += len(table)
-            yield path, table
-
-
-def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
-    with readable_table(path), pq.ParquetFile(path) as file:
-        parts = -(-file.metadata.num_rows // ROWS)
-        yield from progress(file.iter_batches(ROWS, columns=names), f"reading {path.name}", parts, unit="parts")
+        with readable_table(path), pq.ParquetFile(path) as file:
+            batches = file.iter_batches(ROWS, columns=names)
+            parts = -(-file.metadata.num_rows // ROWS)
+            for batch in progress(batches, f"reading {path.name}", parts, unit="parts"):
+                table = _frame(batch, path)
+                table.index = pd.RangeIndex(begin, begin + len(table))
+                table.attrs["columns"] = schema.names
+                begin += len(table)
+                yield path, table
 
 
 def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[str, str]) -> tuple[pd.DataFrame, int]:
@@ -597,19 +619,8 @@ def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[
     if not len(table):
         raise DataError(f"{path}: holds a header and no item. Expected a row an item.")
     lines = table.attrs.get(INSIDE, 0)
-    table = rows_with_ids(table, path, (item_column,), bad)
-    ids = table[item_column]
-    twice = ids.duplicated()
-    if twice.any():
-        row = ids.index[twice][0]
-        first = ids.index[ids == ids[row]][0]
-        bad.add(
-            "duplicate_item",
-            f"{row_location(path, row)}: item {shown(ids[row])} is already in "
-            f"{row_location(path, first)}. Keep one row an item.",
-            int(twice.sum()),
-        )
-        table = table[~twice]
+    table = _rows_with_ids(table, path, (item_column,), bad)
+    table = _without_repeats(table, item_column, "item", path, bad)
     title, description = (_texts(table, name, path).to_numpy(object) for name in (title_column, description_column))
     items = item_table(table[item_column].to_numpy(object), title=title, description=description)
     return items.assign(**further_columns(table, path, {item_column, title_column, description_column})), lines

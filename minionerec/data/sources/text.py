@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,15 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from minionerec.core.cells import frame_of, plain_text
-from minionerec.core.errors import DataError, shown, truncate
-from minionerec.data.files import check_file, csv_records, not_utf8, open_bytes, parse_json
+from minionerec.core.errors import DataError, truncate
+from minionerec.data.files import check_file, csv_records, not_utf8, open_bytes, parse_object
 from minionerec.data.source import BadRows
 
 PART = 1 << 20
 """Bytes of a part of a text table, about."""
 INSIDE = "lines_inside_cells"
 """Attribute of a part: lines that its quoted cells span, beside the first line of each row."""
+_LINE = 64  # bytes of a line, about
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -92,8 +93,8 @@ def read_text_parts(
         if len(part):
             yield _frame(part.columns, columns, pd.RangeIndex(line, line + len(part)))
             line, empty = line + len(part), False
-    latin = names is not None
-    for rows, lines, inside in _rows(path, blocks, separator, width, line, bad, quoted=quoted, latin=latin):
+    latin, most = names is not None, None if size is None else -(-size // _LINE)
+    for rows, lines, inside in _rows(path, blocks, separator, width, line, most, bad, quoted=quoted, latin=latin):
         if rows:
             yield _frame(list(zip(*rows, strict=True)), columns, pd.Index(lines, dtype=np.int64), inside)
             empty = False
@@ -103,18 +104,11 @@ def read_text_parts(
 
 def _blocks(path: Path, size: int | None) -> Iterator[bytes]:
     """The content of a file in blocks of whole lines, about `size` bytes each, without a byte order mark."""
-    rest, first = b"", True
+    mark = _BOM
     with open_bytes(path) as file:
-        while read := file.read(-1 if size is None else size):
-            content = rest + read
-            end = content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, len(content) - 1) + 1
-            end = len(content) if size is None else end
-            if end:
-                yield content[:end].removeprefix(_BOM) if first else content[:end]
-                first = False
-            rest = content[end:]
-    if rest:
-        yield rest.removeprefix(_BOM) if first else rest
+        while lines := file.readlines(-1 if size is None else size):
+            yield b"".join(lines).removeprefix(mark)
+            mark = b""
 
 
 def _decoded(path: Path, block: bytes, before: int, latin: bool) -> str:
@@ -180,40 +174,38 @@ def _rows(
     separator: str,
     width: int,
     before: int,
+    most: int | None,
     bad: BadRows,
     *,
     quoted: bool,
     latin: bool,
 ) -> Iterator[tuple[list[list[str]], list[int], int]]:
-    """The rows of some blocks, which follow so many lines: cells, the line of each row, and lines inside of cells."""
-    fed = before
+    """The rows of some blocks, which follow so many lines: cells, the line of each row, and lines inside of cells.
+
+    Parts have at most `most` records, all if None.
+    """
 
     def lines() -> Iterator[str]:
-        nonlocal fed
+        count = before
         for block in blocks:
-            own = io.StringIO(_decoded(path, block, fed, latin), newline="").readlines()
-            fed += len(own)
-            yield from own
+            block_lines = io.StringIO(_decoded(path, block, count, latin), newline="").readlines()
+            count += len(block_lines)
+            yield from block_lines
 
-    rows: list[list[str]] = []
-    numbers: list[int] = []
-    inside, block_end = 0, before
-    for begin, end, record in _records(lines(), separator, quoted):
-        if fed > block_end:
-            block_end = fed
-            if rows:
-                yield rows, numbers, inside
-                rows, numbers, inside = [], [], 0
-        if len(record) == width and not isinstance(record, str):
-            rows.append(record)
-            numbers.append(before + begin)
-            inside += end - begin - 1
-        else:
-            reason = record if isinstance(record, str) else f"{len(record)} cells, expected {width}"
-            to = f" (to line {before + end})" if end > begin + 1 else ""
-            remedy = 'Check its separators, and write a quote inside a quoted cell twice ("").'
-            bad.add("malformed", f"{path}, line {before + begin + 1}{to}: {reason}. {remedy}", end - begin)
-    yield rows, numbers, inside
+    records = _records(lines(), separator, quoted)
+    while part := list(islice(records, most)):
+        rows, numbers, inside = [], [], 0
+        for begin, end, record in part:
+            if len(record) == width and not isinstance(record, str):
+                rows.append(record)
+                numbers.append(before + begin)
+                inside += end - begin - 1
+            else:
+                reason = record if isinstance(record, str) else f"{len(record)} cells, expected {width}"
+                to = f" (to line {before + end})" if end > begin + 1 else ""
+                remedy = 'Check its separators, and write a quote inside a quoted cell twice ("").'
+                bad.add("malformed", f"{path}, line {before + begin + 1}{to}: {reason}. {remedy}", end - begin)
+        yield rows, numbers, inside
 
 
 def _frame(cells: Sequence[Any], names: Sequence[str], index: pd.Index, inside: int = 0) -> pd.DataFrame:
@@ -248,7 +240,7 @@ def read_json_parts(path: Path, size: int | None = PART, bad: BadRows | None = N
             records: dict[int, dict[str, Any]] = {}
             for line in lines:
                 if line.strip():
-                    record = _object(line.removeprefix(b"\xef\xbb\xbf"), path, number + 1, bad)
+                    record = _object(line.removeprefix(_BOM), path, number + 1, bad)
                     if record is not None:  # an object without keys is a row too
                         records[number] = record
                 number += 1
@@ -264,11 +256,7 @@ def read_json_parts(path: Path, size: int | None = PART, bad: BadRows | None = N
 def _object(line: bytes, path: Path, number: int, bad: BadRows) -> dict[str, Any] | None:
     """The object of a line; None where it is counted as bad."""
     try:
-        record, twice = parse_json(line.decode("utf-8"))
-        if not isinstance(record, dict):
-            raise ValueError(f"a JSON {type(record).__name__}, expected an object")
-        if twice:
-            raise ValueError(f"the key {shown(min(twice))} is given twice")
+        record = parse_object(line)
         if b"\\u" in line and not plain_text(json.dumps(record, ensure_ascii=False)):
             raise ValueError("a lone surrogate")
     except ValueError as error:  # of JSON and of text coding too

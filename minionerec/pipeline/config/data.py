@@ -198,8 +198,6 @@ class PrepareConfig(StageConfig):
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
-        if "widen_window" in self.quirks and self.start is None:
-            yield ("quirk 'widen_window' moves the window's start, but start is not given. Give both or none.")
         yield from self._of_source()
         if "published_titles" in self.quirks and self.source not in AMAZON:
             yield f"quirk 'published_titles' is for {' and '.join(AMAZON)}; source is {self.source!r}."

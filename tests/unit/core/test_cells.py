@@ -114,15 +114,6 @@ def test_a_column_of_any_kind_survives_as_the_texts_of_its_cells(name, beside):
     assert found.tolist() == texts and not wrong.any()
 
 
-def test_a_frame_that_parquet_holds_is_written_as_pandas_does():
-    days = pd.to_datetime(["2018-01-31"] * 2)
-    frame = pd.DataFrame({"item_id": ["a", "b"], "n": [1, 2], "day": days, "x": [1.5, None]})
-    ours, theirs = io.BytesIO(), io.BytesIO()
-    pq.write_table(arrow_table("items", frame), ours)
-    frame.to_parquet(theirs, index=False)
-    assert ours.getvalue() == theirs.getvalue()
-
-
 def frame(names=("item_id", "n"), **more):
     found = pd.DataFrame([[1, 1], ["b", 2]])
     found.columns = pd.Index(names, dtype=object)

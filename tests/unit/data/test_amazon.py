@@ -1,20 +1,17 @@
 """Raw Amazon files: written from a known corpus they come back row for row; every kind of damage has its message."""
 
-import gzip
 import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.builder import build, check
 from support.interactions import DAY, ITEMS, corpus_rows, random_interactions
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.source import BadRows
-from minionerec.data.sources.amazon import _cleaned, clean_text, clean_title, published_title, read_amazon, read_blocks
+from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
 from minionerec.pipeline.cli.plan import config_values
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
@@ -76,15 +73,12 @@ def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
     assert interactions_of(source) == interactions
 
 
-def test_the_window_and_its_widening(tmp_path):
+def test_the_window(tmp_path):
     days = [1_475_280_000 + day * DAY for day in range(400)]  # from 2016-10-01
     interactions = [(f"R{position % 3}", f"B{position % 8}", time) for position, time in enumerate(days)]
     source = read(tmp_path, interactions)
     counts = build(source, start="2016-12-01", end="2017-01-01", core=2).counts
     assert counts["interactions"] == 32 and counts["interactions_outside_window"] == 368
-    wide = build(source, start="2017-01-01", end="2017-10-01", quirks=["widen_window"])
-    assert wide.counts["window_start_year"] == 1996  # there are no 3,000 items in any window
-    assert wide.counts["interactions"] == 366
     with pytest.raises(DataError, match=r"no interaction is left of 400 \(interactions_outside_window 400\)\. Widen"):
         build(source, start="2020-01-01")
 
@@ -108,11 +102,6 @@ def test_a_core_that_leaves_nothing(tmp_path):
 def test_titles(raw, clean, published):
     assert clean_title(raw, max_words=4) == clean
     assert published_title(raw, max_words=4) == published
-
-
-@given(st.lists(st.none() | st.text(st.sampled_from('ab;"é&<>/ \t\n\x1f\x7f\u00a0')) | st.just("x &lt;b> &amp; <p>")))
-def test_texts_cleaned_together_are_those_cleaned_one_by_one(texts):
-    assert _cleaned(pa.array(texts, pa.string())) == [clean_text(text or "") for text in texts]
 
 
 def test_items_without_a_title_take_their_reviews_along(tmp_path):
@@ -178,12 +167,6 @@ def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, line, kind, mess
     assert interactions_of(source) == interactions
 
 
-def test_two_bad_lines_are_too_many_for_one(tmp_path):
-    edit = {"reviews": (2, "nonsense"), "meta": (1, "nonsense")}
-    with pytest.raises(DataError, match=r"meta\.json\.gz, line 2: .*That makes 2 bad rows, and max_bad_rows is 1"):
-        read(tmp_path, edit=edit, bad=BadRows(1))
-
-
 def test_bytes_that_are_no_text(tmp_path):
     paths = write_amazon(tmp_path, "amazon2018", random_interactions(), ITEMS, ".json")
     path = tmp_path / "reviews.json"
@@ -216,27 +199,13 @@ def test_files_of_two_categories(tmp_path):
         read(tmp_path, items=[("X1", "Thing", "")])
 
 
-@pytest.mark.parametrize("size", [1, 40, 10_000])
-def test_blocks_are_the_file_in_whole_lines(tmp_path, size, monkeypatch):
-    monkeypatch.setattr("minionerec.data.sources.amazon.READ_SIZE", 37)
-    text = "".join(f"line {n} {'x' * (n % 90)}\n" for n in range(200)) + "no end"
-    parts = [gzip.compress(text[:900].encode()), gzip.compress(text[900:].encode())]
-    (tmp_path / "two.gz").write_bytes(b"".join(parts))  # as `cat a.gz b.gz` makes it
-    (tmp_path / "plain").write_text(text)
-    for name in ("two.gz", "plain"):
-        blocks = list(read_blocks(tmp_path / name, size))
-        assert all(block.endswith(b"\n") for block in blocks)
-        assert b"".join(blocks) == text.encode() + b"\n"
-    (tmp_path / "empty").write_bytes(b"")
-    assert list(read_blocks(tmp_path / "empty")) == []
-
-
-def test_line_numbers_go_on_over_blocks(tmp_path):
+def test_line_numbers_go_on_over_blocks(tmp_path, monkeypatch):
     edit = {"reviews": (150, "")}
     whole = read(tmp_path, edit=edit)  # an empty line is no review
-    assert read(tmp_path, edit=edit, block_size=300).times.tolist() == whole.times.tolist()
+    monkeypatch.setattr("minionerec.data.sources.amazon.BLOCK_SIZE", 300)
+    assert read(tmp_path, edit=edit).times.tolist() == whole.times.tolist()
     with pytest.raises(DataError, match=r"reviews\.json\.gz, line 151: "):
-        read(tmp_path, edit={"reviews": (150, '{"asin": 1}')}, block_size=300)
+        read(tmp_path, edit={"reviews": (150, '{"asin": 1}')})
 
 
 @pytest.mark.parametrize("edition", list(MAKERS))
@@ -250,11 +219,6 @@ def test_committed_configurations(edition, tmp_path):
     words += ["--interactions", paths["interactions"], "--items", paths["items"]]
     counts = run_prepare(parse_settings(PrepareConfig, words, read=config_values)).counts
     assert (counts["bad_rows"], counts["interactions_outside_window"]) == (0, 0)
-
-
-def test_a_window_begins_at_a_time(tmp_path):
-    with pytest.raises(ConfigError, match="'yesterday' is no time"):
-        build(read(tmp_path), start="yesterday")
 
 
 def test_lines_of_2014_are_dictionaries_of_python(tmp_path):

@@ -10,7 +10,6 @@ from support.baskets import source_of
 from support.builder import build
 from support.small_corpus import make_corpus, rows_of
 
-from minionerec.core.errors import DataError
 from minionerec.data.audit import Agreement, audit_examples
 from minionerec.data.names import SPLITS
 from minionerec.data.times import NO_TIME, RowTimes
@@ -98,11 +97,7 @@ def test_rows_of_a_split_with_times_from_elsewhere():
     found = audit_examples(corpus, ["valid", "test"], times)
     assert (found.pairs, found.ties) == (4, 3)
     assert found.orders["text"] == {"ties": Agreement(2, 2), "others": Agreement(1, 1)}
-    turned = audit_examples(corpus, ["valid", "test"], times, item_ids=["A", "C", "B"])
-    assert turned.orders == {"text": {"ties": Agreement(2, 0), "others": Agreement(1, 0)}}
     plain = audit_examples(corpus, SPLITS)
     assert (plain.pairs, plain.ties, plain.orders["number"]) == (6, None, {"all": Agreement(5, 4)})
     assert plain.lines()[0] == "neighbouring pairs: 6; their times are unknown"
     assert plain.warning() is None
-    with pytest.raises(DataError, match="there are 2 ids for 3 items"):
-        audit_examples(corpus, SPLITS, item_ids=["A", "B"])

@@ -19,10 +19,10 @@ from support.paths import ROOT
 from minionerec.core.errors import ConfigError
 from minionerec.data import build, names
 from minionerec.data.build import build_corpus
-from minionerec.data.checks import check_histories
 from minionerec.data.corpus import write_corpus
 from minionerec.data.engines.engine import started
 from minionerec.data.names import SPLITS
+from minionerec.data.published import check_histories
 from minionerec.data.source import Source, item_table
 
 ENGINES = ["duckdb", *(pytest.param(name, marks=pytest.mark.slow) for name in names.ENGINES[1:])]
@@ -106,7 +106,7 @@ def test_any_window(engine, source, chosen, start, end):
         {},
         {"split": "leave_last_out", "max_history": 3},
         {"core": 8, "start": "2024-02", "end": "2024-10-01", "ties": "together"},
-        {"core": 4, "start": "1999-03", "quirks": ["widen_window"]},
+        {"core": 4, "start": "1999-03"},
         {"core": 3, "quirks": ["published_order"], "max_eval_examples": 200},
     ],
 )
@@ -203,7 +203,7 @@ def test_duckdb_works_in_a_folder_with_a_backslash(tmp_path):
 
 def test_folders_that_killed_engines_left_are_named(tmp_path, caplog):
     (tmp_path / ".minionerec-engine-old").mkdir()
-    with started("duckdb", "1GB", tmp_path), started("duckdb", "1GB", tmp_path):
+    with started("duckdb", "1GB", tmp_path):
         pass
     (reported,) = {record.message for record in caplog.records}
     assert reported.startswith(f"{tmp_path}/.minionerec-engine-old: left by interrupted runs")

@@ -209,7 +209,7 @@ def test_columns_of_users_are_those_of_their_rows(tmp_path, caplog, suffix):
         (lambda table: table.drop(columns="user_id"), r"users.csv: column 'user_id' is missing"),
         (
             lambda table: table.replace({"user_id": {"u3": "u2"}}),
-            r"users.csv, line 5: user 'u2' is there twice or more",
+            r"users.csv, line 5: user 'u2' is already in .*users.csv, line 4",
         ),
         (lambda table: table.replace({"user_id": {"u3": ""}}), r"users.csv, line 5, column 'user_id': the id is empty"),
     ],

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.filters import k_core, parse_time, year_before
+from minionerec.data.filters import k_core, parse_time
 
 interactions = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
 
@@ -55,8 +55,3 @@ def test_timestamps_are_in_utc(text, seconds, monkeypatch):
 def test_what_is_no_timestamp(text):
     with pytest.raises(ConfigError, match=f"'{text}' is no time; give an ISO month"):
         parse_time(text)
-
-
-def test_a_year_before():
-    assert year_before(parse_time("2017-10")) == parse_time("2016-10")
-    assert year_before(parse_time("2016-02-29")) == parse_time("2015-02-28")

@@ -8,8 +8,7 @@ from support.raw_files import write_amazon
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.layout import read_index
-from minionerec.data.published import read_published
+from minionerec.data.published import read_index, read_published
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
 

@@ -175,21 +175,6 @@ def test_rows_that_cannot_be_used(check, kind, allowed, wrong):
         assert pd.Series([reported]).str.contains(message).all(), reported
 
 
-def test_times_that_no_timestamp_fits_are_refused(check):
-    times = bought()["timestamp"].to_numpy() * 10**6
-    times[7], times[8] = -(10**16), 10**17
-    table = bought(timestamp=times.astype("datetime64[us]"))
-    assert "row 8, column 'timestamp'" in check(table, "parquet")
-    assert check(table, "parquet", 2)[-1]["bad_rows"] == 2
-
-
-def test_doubles_that_are_no_times_are_refused(check):
-    times = bought()["timestamp"].to_numpy(float)
-    times[[2, 3, 4]] = [np.nan, np.inf, -1e19]
-    assert "row 3, column 'timestamp'" in check(bought(timestamp=times), "parquet")
-    assert check(bought(timestamp=times), "parquet", 3)[-1]["bad_rows"] == 3
-
-
 @pytest.mark.parametrize("kind", ["int8", "int64", "uint32", "Int64", "float64"])
 def test_ids_that_are_whole_numbers(check, folder, kind):
     items = pd.DataFrame({"item_id": [-1, 0, 7, 100], "title": list("abcd")})
@@ -335,12 +320,6 @@ def test_folders_in_the_order_of_names_and_folders_of_empty_files(folder):
         TableFiles.at(folder / "empty")
     with pytest.raises(ArtefactError):
         TableFiles.at(folder / "visits" / "_temporary")
-
-
-@pytest.mark.parametrize("name", ["none.csv", "none.parquet", "bought.txt"])
-def test_files_that_are_none(folder, name):
-    (folder / "bought.txt").write_text("x")
-    assert re.search("no such file|unknown kind", read(folder / name, folder / "items.parquet"))
 
 
 @given(rows=st.lists(st.tuples(ids, st.sampled_from(NASTY), st.integers(-9, 2**40)), min_size=1, max_size=25))

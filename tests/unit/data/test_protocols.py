@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from support.examples import source_of
 from support.small_corpus import corpus_of
@@ -11,7 +10,6 @@ from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.protocols import PROTOCOLS, read_examples
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.data.windows import padded_windows
-from minionerec.metrics.ranking import ranking_metrics
 
 
 def rows(examples, max_len=3):
@@ -112,14 +110,3 @@ def test_a_protocol_takes_a_corpus_and_refuses_what_is_no_corpus(tmp_path):
         read_examples(str(tmp_path / "corpus"), PROTOCOLS["a"])
     with pytest.raises(ArtefactError, match=r"data.txt: no such directory; expected .* \(corpus\)"):
         read_examples(str(tmp_path / "data.txt"), PROTOCOLS["rows"])
-
-
-def test_metrics_of_each_protocol_by_hand():
-    ranks = np.array([1, 4, 11, 0])
-    a, b = (ranking_metrics(ranks, PROTOCOLS[name].ks, every_mrr=PROTOCOLS[name].mrr) for name in "ab")
-    assert set(a) == {f"{kind}@{k}" for kind in ("HR", "NDCG") for k in (5, 10, 20)} | {"MRR@20"}
-    assert set(b) == {f"{kind}@{k}" for kind in ("HR", "NDCG", "MRR") for k in (1, 5, 10)}
-    assert a["HR@20"].tolist() == [1, 1, 1, 0]
-    assert a["NDCG@10"].tolist() == [1, 1 / np.log2(5), 0, 0]
-    assert b["MRR@5"].tolist() == [1, 0.25, 0, 0]
-    assert b["MRR@1"].tolist() == [1, 0, 0, 0]

@@ -159,7 +159,7 @@ TWO_LINES = row("A1", [0], 1, item_title="two\nlines")  # of a file, which are c
 @pytest.mark.parametrize(
     ("split", "rows", "message"),
     [
-        ("valid", None, r"valid/Pots_5\.csv, line 1: column 'item_sid' is missing; expected user_id"),
+        ("valid", None, r"valid/Pots_5\.csv: column 'item_sid' is missing; it has user_id"),
         ("valid", [], r"split 'valid' holds no example \(train 2, valid 0, test 1\)"),
         ("train", [TWO_LINES, row("A2", [2], 3, item_id="17")], "line 4, column 'item_id': item '17'"),
         ("train", [row("A1", [0] * 11, 1)], "line 2: a history of 11 items, expected at most 10"),

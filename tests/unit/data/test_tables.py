@@ -175,7 +175,7 @@ def test_lines_are_counted_as_an_editor_does(tmp_path):
 def test_bad_item_tables(tmp_path):
     message = (
         r"column 'title' is missing; it has item_id, price\. .*--columns title=NAME; if the items have no titles, add "
-        r"an empty column 'title': init then chooses vectors of interactions \(encoder: interactions\)\."
+        r"an empty column: init then chooses vectors of interactions \(encoder: interactions\)\."
     )
     with pytest.raises(DataError, match=message):
         read(tmp_path, ITEMS.drop(columns="title"))

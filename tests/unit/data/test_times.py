@@ -125,8 +125,8 @@ def test_columns_come_in_any_order_and_a_split_may_be_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1: column 'split' is missing; expected split, row, timestamp, previous_timestamp"),
-        ("split,row,row,timestamp,previous_timestamp\n", "line 1: column 'row' is duplicated"),
+        ("", "is empty. Expected a header and a row a line"),
+        ("split,row,row,timestamp,previous_timestamp\n", "column 'row' occurs twice"),
         (f"{HEADER}test,0,4\n", "line 2: 3 cells, expected 4"),
         (f"{HEADER}test,0,4,3\ntests,0,4,3\n", "line 3, column 'split': 'tests' is none of train, valid, test"),
         (f"{HEADER}test,-1,4,3\n", "line 2, column 'row': -1, but split 'test' has examples 0 to 2"),
@@ -138,7 +138,7 @@ def test_columns_come_in_any_order_and_a_split_may_be_left_out(tmp_path):
         (f"{HEADER}test,1,4,-9223372036854775808\n", "'-9223372036854775808' is no whole number of 64 bits"),
         (f"{HEADER}test,1,4,9223372036854775808\n", "'9223372036854775808' is no whole number of 64 bits"),
         (f"{HEADER}test,,4,3\n", "column 'row': '' is no whole number"),
-        (f'{HEADER}test,0,4,"3\n', "not CSV"),
+        (f'{HEADER}test,0,4,"3\n', 'a quote (") is opened and never closed'),
         (HEADER, "names no example"),
         (f"{HEADER}valid,0,7,6\n", "names 1 of the 2 examples of split 'valid'"),
         (
@@ -160,7 +160,7 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
 
 
 def test_a_missing_file_and_a_wrong_split(tmp_path):
-    with pytest.raises(DataError, match=r"no such file\. Give the path of the times"):
+    with pytest.raises(DataError, match=r"no such file\. Give the path of a table"):
         with_times_of_file(make_corpus(["lamp"]), tmp_path / "none.csv")
     with pytest.raises(DataError, match="unknown split 'tests'"):
         timed_corpus().rows("tests")

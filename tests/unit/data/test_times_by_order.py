@@ -19,38 +19,31 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS, UNKNOWN
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitExamples
-from minionerec.data.times import NO_TIME, times_by_order
+from minionerec.data.times import NO_TIME
 from minionerec.data.times_file import with_times_of_file
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
 
 
-def codes_of(times):
-    return GAP.of_times(times.time, times.previous)
-
-
-def test_times_by_order_by_hand():
-    """Runs of rows of one user are one context, across the borders of splits, too, and over an empty split."""
-    train, valid, test = times_by_order([["a", "a", "b", "a", "a"], [], ["a", "b", "c", "b"]])
-    assert train.time.tolist() == [0, 0, 2, 3, 3] and test.time.tolist() == [3, 6, 7, 8]
-    assert train.previous.tolist() == [NO_TIME, 0, NO_TIME, 0, 3] and test.previous.tolist() == [3, 2, NO_TIME, 6]
-    assert codes_of(train).tolist() == [UNKNOWN, SAME, UNKNOWN, LATER, SAME]
-    assert codes_of(test).tolist() == [SAME, LATER, UNKNOWN, LATER]
-    assert len(valid.time) == len(valid.previous) == 0
-    assert times_by_order([]) == []
-
-
 @settings(max_examples=60)
-@given(st.lists(st.lists(st.sampled_from("abc"), max_size=12), min_size=1, max_size=3))
-def test_times_by_order_say_what_a_plain_search_says(splits):
-    users = [user for part in splits for user in part]
-    found = times_by_order(splits)
-    assert [len(times.time) for times in found] == [len(part) for part in splits]
-    contexts = [context for times in found for context in codes_of(times).tolist()]
-    for row, (user, context) in enumerate(zip(users, contexts, strict=True)):
-        wanted = UNKNOWN if user not in users[:row] else SAME if users[row - 1] == user else LATER
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=12), min_size=3, max_size=3))
+def test_times_by_order_say_what_a_plain_search_says(users_of_splits):
+    """Runs of examples of one user have one time, across the borders of splits, too, and over an empty split."""
+    users, splits, row = [user for part in users_of_splits for user in part], [], 0
+    for part in users_of_splits:
+        # The targets are the numbers of examples: a history holds those of the user's earlier ones.
+        histories = [
+            [number for number in range(row + position) if users[number] == user] for position, user in enumerate(part)
+        ]
+        splits.append(SplitExamples.of(part, histories, range(row, row + len(part))))
+        row += len(part)
+    items = pd.DataFrame({"item_id": [str(item) for item in range(max(1, row))], "title": "", "description": ""})
+    found = with_times_by_order(Corpus(items, *splits, split="", max_history=40)).splits().values()
+    contexts = [code for rows in found for code in gap_codes(rows).tolist()]
+    for number, (user, context) in enumerate(zip(users, contexts, strict=True)):
+        wanted = UNKNOWN if user not in users[:number] else SAME if users[number - 1] == user else LATER
         assert context == wanted
-    time = np.concatenate([times.time for times in found])
+    time = np.concatenate([rows.times.time for rows in found])
     assert (np.diff(time) >= 0).all()
     same, together = ([part[row] == part[row - 1] for row in range(1, len(users))] for part in (time, users))
     assert same == together
