@@ -147,7 +147,8 @@ def check(made):
     """Hold scores of some SIDs against the dense ones."""
     import torch
 
-    from minionerec.models.backbone.catalogue.tower import SidBlock
+    from minionerec.models.backbone.catalogue.blocks import Blocks
+    from minionerec.models.nn.history import ScoredPositions
     from minionerec.models.nn.rows import ColumnSubset
 
     model = made.model.eval()
@@ -156,8 +157,7 @@ def check(made):
     columns = ColumnSubset(torch.randint(model.config.num_sids, (50,)).unique().to(model.device))
     with torch.no_grad():
         whole = model(histories=histories, labels=labels, distribution=True).logits
-        part = SidBlock.of(histories, columns, model.positions_at(histories, row, slot, columns))
-        found = torch.stack([tower.scores_at(part, *model.given()) for tower in model.each_tower()])
+        found = torch.stack([*Blocks(model, histories, ScoredPositions(row, slot)).scores(columns)])
         if len(found) == 1:
             differences = (whole[:, columns.numbers] - found[0]).std(1)
             if differences.max() > 1e-3:

@@ -56,11 +56,7 @@ class Sampler:
         self.shares = torch.from_numpy(counts / counts.sum())
 
     def draw(self, labels: torch.Tensor) -> Sample:
-        """The SIDs of a step.
-
-        Args:
-            labels: int64 (B, T), numbers from 1 of the targets of its windows, 0 or less where there is none.
-        """
+        """The SIDs of a step, by the numbers from 1 of its targets, int64 (B, T), 0 or less where there is none."""
         self.shares = self.shares.to(labels.device)
         negatives = torch.randint(len(self.shares), (world_size(), self.negatives))[process_rank()]
         columns = ColumnSubset(torch.cat([labels[labels > 0] - 1, negatives.to(labels.device)]).unique())
@@ -83,22 +79,13 @@ class Sampler:
 def expected_loss(log_probs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Minus the reward that the model expects at each position, where the target alone has one: float32 (P,).
 
-    Args:
-        log_probs: float32 (P, N), of every SID.
-        wanted: int64 (P,), SID numbers of the targets.
+    `log_probs` are of every SID, float32 (P, N); `wanted` are the targets' SID numbers, int64 (P,).
     """
     return -log_probs.gather(1, wanted[:, None])[:, 0].exp()
 
 
 def grpo_loss(log_probs: torch.Tensor, wanted: torch.Tensor, generations: int, table: SidTable) -> torch.Tensor:
-    """Minus the mean of advantage times log-probability in each position's group: float32 (P,).
-
-    Args:
-        log_probs: float32 (P, N), of every SID.
-        wanted: int64 (P,), SID numbers of the targets.
-        generations: Group size G.
-        table: The SIDs of the catalogue.
-    """
+    """Minus the mean of advantage times log-probability in each position's group: float32 (P,); see `expected_loss`."""
     best, sids = top_scores(log_probs.detach(), generations)
     rollouts = Rollouts(sids.cpu().numpy(), wanted.cpu().numpy(), best.cpu().numpy(), [None] * len(wanted), table)
     advantages = torch.from_numpy(group_advantages(ranking(rollouts))).to(log_probs.device)
@@ -147,28 +134,20 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
 
     def create_optimizer(self, model: Any = None) -> Any:
         """The trainer's own; of the sampled loss one that leaves rows alone that a step does not read."""
-        if self.sampler is None:
+        if self.sampler is None or self.optimizer is not None:
             return super().create_optimizer(model)
-        if self.optimizer is None:
-            trained = cast(torch.nn.Module, self.model)
-            decaying = set(self.get_decay_parameter_names(trained))
-            named = [(name, each) for name, each in trained.named_parameters() if each.requires_grad]
-            groups = [
-                {
-                    "params": [each for name, each in named if (name in decaying) == decays],
-                    "weight_decay": self.args.weight_decay if decays else 0.0,
-                }
-                for decays in (True, False)
-            ]
-            self.optimizer = RowAdamW(
-                groups,
-                lr=self.args.learning_rate,
-                betas=(self.args.adam_beta1, self.args.adam_beta2),
-                eps=self.args.adam_epsilon,
-                tables=sampled_tables(cast(CatalogueModel, trained)).values(),
-            )
-            self.add_callback(SettleRows(self.optimizer))
-        return self.optimizer
+        self.optimizer_cls_and_kwargs = (
+            RowAdamW,
+            {
+                "lr": self.args.learning_rate,
+                "betas": (self.args.adam_beta1, self.args.adam_beta2),
+                "eps": self.args.adam_epsilon,
+                "tables": sampled_tables(cast(CatalogueModel, self.model)).values(),
+            },
+        )
+        optimizer = cast(RowAdamW, super().create_optimizer())
+        self.add_callback(SettleRows(optimizer))
+        return optimizer
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -248,11 +227,7 @@ def _with_sample(make: Callable[[slice], dict[str, Any]], sample: Sample, part: 
 
 
 class SettleRows(TrainerCallback):
-    """Brings all rows up to date before weights are evaluated or written.
-
-    Args:
-        optimizer: Whose rows.
-    """
+    """Brings all rows of an optimiser up to date before weights are evaluated or written."""
 
     def __init__(self, optimizer: RowAdamW):
         self.optimizer = optimizer

@@ -35,9 +35,9 @@ def sampled_losses(scores: torch.Tensor, sample: Sample, row: torch.Tensor, targ
 
     Args:
         scores: float (P, C), scores of the step's SIDs.
-        sample: The step's SIDs.
+        sample: The step's SIDs, among them the targets.
         row: int64 (P,), window of each position.
-        targets: int64 (P,), number from 0 of each position's target, which is among the SIDs.
+        targets: int64 (P,), number from 0 of each position's target.
     """
     columns, log_shares = sample
     return nn.functional.cross_entropy(scores.float() - log_shares[row], columns.find(targets), reduction="none")
