@@ -101,7 +101,7 @@ class Steps:
         self.made, self.batch, self.device = made, args.batch, torch.device(args.device)
         self.order = torch.Generator().manual_seed(args.seed)
         counts = torch.bincount(made.labels.flatten() - 1, minlength=len(made.codes)).numpy()
-        self.sampler = Sampler(made.codes, counts, args.negatives, args.siblings).to(self.device)
+        self.sampler = Sampler(counts, args.negatives)
         how = {"lr": 1e-3, "betas": (0.9, 0.98), "weight_decay": 0.1}
         self.rows = RowAdamW(made.model.parameters(), **how)
         self.dense = torch.optim.AdamW(made.model.parameters(), **how, foreach=False)
@@ -147,7 +147,8 @@ def check(made):
     """Hold scores of some SIDs against the dense ones."""
     import torch
 
-    from minionerec.models.backbone.catalogue.tower import SidBlock
+    from minionerec.models.backbone.catalogue.blocks import Blocks
+    from minionerec.models.nn.history import ScoredPositions
     from minionerec.models.nn.rows import ColumnSubset
 
     model = made.model.eval()
@@ -156,8 +157,7 @@ def check(made):
     columns = ColumnSubset(torch.randint(model.config.num_sids, (50,)).unique().to(model.device))
     with torch.no_grad():
         whole = model(histories=histories, labels=labels, distribution=True).logits
-        part = SidBlock.of(histories, columns, model.positions_at(histories, row, slot, columns))
-        found = torch.stack([tower.scores_at(part, *model.given()) for tower in model.each_tower()])
+        found = torch.stack([*Blocks(model, histories, ScoredPositions(row, slot)).scores(columns)])
         if len(found) == 1:
             differences = (whole[:, columns.numbers] - found[0]).std(1)
             if differences.max() > 1e-3:
@@ -262,7 +262,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=10, help="items of a window")
     parser.add_argument("--targets", type=int, default=10, help="training targets for each SID")
     parser.add_argument("--negatives", type=int, default=1024, help="SIDs drawn from all alike, each step")
-    parser.add_argument("--siblings", type=int, default=0, help="SIDs drawn beside each target")
     parser.add_argument("--hidden", type=int, default=128, help="width of a tower, and of the text")
     parser.add_argument("--towers", type=int, default=1, help="towers")
     parser.add_argument("--reach", type=int, default=10, help="items back that pairs are counted")

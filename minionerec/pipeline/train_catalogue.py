@@ -170,19 +170,18 @@ def fit_catalogue_experts(model: CatalogueModel, heldout: SidWindows) -> FittedE
         return fit_experts(model.experts, heldout, score)
 
 
-def bytes_of_scores(trainer: CatalogueTrainer, negatives: int, siblings: int) -> int:
+def bytes_of_scores(trainer: CatalogueTrainer, negatives: int) -> int:
     """Bytes that scores and their gradients take at each position of a window.
 
     Args:
         trainer: The trainer of the model.
         negatives: SIDs that a step of the sampled loss draws.
-        siblings: Those that it draws for each target.
     """
     config = cast(CatalogueModel, trainer.model).config
     scored = int(config.num_sids)
     if trainer.sampler is not None:
         positions = trainer.args.per_device_train_batch_size * config.max_history
-        scored = min(scored, positions * (1 + siblings) + negatives)
+        scored = min(scored, positions + negatives)
     return 4 * scored * (2 * int(config.towers) + 2)
 
 
@@ -279,7 +278,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
     if config.loss == "sampled":
         targets = target_counts(windows, bundle.table.n_unique)
-        trainer.sampler = Sampler(bundle.table.distinct_codes, targets, config.negatives, config.siblings)
+        trainer.sampler = Sampler(targets, config.negatives)
         keep_from_torch(model)
     if not config.unseen_negatives:
         trainer.candidates = torch.from_numpy(seen_sids(windows, bundle.table.n_unique))
@@ -289,7 +288,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         trainer.reference = reference.eval().requires_grad_(False).to(args.device)
     if not config.device_batch_size:
         trainer.data_collator = partial(collate_shares, collate=collate, tokens=window_items)
-        trainer.compute_in_parts(None, bytes_of_scores(trainer, config.negatives, config.siblings))
+        trainer.compute_in_parts(None, bytes_of_scores(trainer, config.negatives))
     if run.validates:
         builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
         trainer.validation = run.validation_set(bundle, builder, Trie.build(table.codes, bundle.code_ids))

@@ -78,7 +78,7 @@ def soft_targets(model: "CatalogueModel", trie: Trie, batch: Mapping[str, torch.
 def soften(
     losses: torch.Tensor, logits_of: LogitsOf, labels: torch.Tensor, soft: SoftTargets, share: float
 ) -> torch.Tensor:
-    """Losses of which a share is the cross-entropy to soft targets instead of labels.
+    """Losses, float32 (N,), of which a share is the cross-entropy to soft targets instead of labels.
 
     Args:
         losses: float32 (N,), cross-entropy of each labelled token.
@@ -86,9 +86,6 @@ def soften(
         labels: int64 (N,).
         soft: Soft targets of K of them.
         share: Their share, from 0 to 1.
-
-    Returns:
-        float32 (N,).
     """
     own = labels[soft.positions].unsqueeze(1)
     tokens = torch.cat([soft.tokens, own], 1)

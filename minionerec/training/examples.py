@@ -63,13 +63,7 @@ class ExamplePart:
 
 
 def plan_parts(n_blocks: int, tasks: Iterable[str], folder: Path) -> list[ExamplePart]:
-    """The parts to make: of each task about items one, of any other one for each block.
-
-    Args:
-        n_blocks: Blocks of the corpus.
-        tasks: The tasks.
-        folder: Folder of the examples.
-    """
+    """The parts to make: of each task about items one, of any other one for each of the corpus's blocks."""
     return [
         ExamplePart(task, block, folder / f"{task}-{block:05d}")
         for task in tasks
@@ -105,10 +99,7 @@ MadeColumns = tuple[Columns, Mapping[str, int]]
 
 
 def choose_examples(count: int, weight: float, seed: int | Sequence[int]) -> np.ndarray:
-    """Which of a task's examples an epoch sees, for a task weight: each floor(weight) times, and a random rest.
-
-    Returns:
-        int64 indices, ascending.
+    """Which of a task's examples an epoch sees, int64, ascending: each floor(weight) times, and a random rest.
 
     Example:
         >>> choose_examples(4, 1.0, 0).tolist(), len(choose_examples(4, 2.5, 0))
@@ -244,11 +235,7 @@ class TrainingSet:
 def training_set(maker: ExampleMaker, folder: Path) -> TrainingSet:
     """The training examples of all tasks by their weights; made where they are not yet, each process its share.
 
-    Every process of a launch must call this.
-
-    Args:
-        maker: Makes them.
-        folder: Their folder, in that of the unfinished run.
+    Every process of a launch must call this. `folder` is in that of the unfinished run.
 
     Raises:
         DataError: If a task has no example.

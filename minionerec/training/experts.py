@@ -347,9 +347,7 @@ class FittedExperts:
         return {name: getattr(self, name) for name in names}
 
 
-def fit_experts(
-    experts: Experts, heldout: SidWindows, score: Score | None, seed: int = 0, most: int = MOST_EXAMPLES
-) -> FittedExperts | None:
+def fit_experts(experts: Experts, heldout: SidWindows, score: Score | None, seed: int = 0) -> FittedExperts | None:
     """Fit the experts' weights, and use them where they rank held-out targets better.
 
     The weights are those of a conditional logit (McFadden, "Conditional logit analysis of qualitative choice behavior",
@@ -365,13 +363,12 @@ def fit_experts(
             is `older` (`minionerec.training.catalogue.windows.older_sids`).
         score: The model, on the device of the experts; None for experts alone.
         seed: Of the choice of examples.
-        most: Number of examples that are read, at most.
 
     Returns:
         What was found; None where nothing is used, also where too few examples have their target among the candidates.
     """
     experts.turn_off()
-    examples = _Heldout.of(heldout, most, seed)
+    examples = _Heldout.of(heldout, MOST_EXAMPLES, seed)
     if not len(examples):
         return None
     with torch.no_grad():

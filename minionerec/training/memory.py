@@ -33,11 +33,7 @@ class TokenLimit:
     def lower(self, indivisible: bool) -> bool:
         """Lower the limit after an out-of-memory error: half as many tokens, or checkpointing.
 
-        Args:
-            indivisible: Whether every example was computed by itself.
-
-        Returns:
-            Whether anything was left to give up.
+        `indivisible` says that every example was computed by itself. False if nothing was left to give up.
         """
         if not indivisible:
             self.tokens = max(1, self.tokens // 2)
@@ -70,9 +66,6 @@ class Share:
     def split(self, count: int) -> Iterator[dict[str, Any]]:
         """So many parts of about as many tokens each, made one by one as they are asked for; none is empty.
 
-        Args:
-            count: Parts, at most as many as there are examples.
-
         Example:
             >>> list(Share([5, 1, 1, 1, 2], lambda part: {"of": part}).split(2))
             [{'of': slice(0, 1, None)}, {'of': slice(1, 5, None)}]
@@ -92,11 +85,6 @@ def collate_shares(
 
     Rows of similar length are computed together; if all are computed at a time they keep their order. For the memory of
     a part, each row is counted as long as the longest.
-
-    Args:
-        rows: The rows.
-        collate: Makes columns of some rows.
-        tokens: Counts the tokens of a row.
 
     Returns:
         The columns of all rows, and `share`, whose parts have columns too, and `rows`, which they are: int64 (B',).

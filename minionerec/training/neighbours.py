@@ -20,7 +20,7 @@ _TEXT_WIDTH = 128  # of those of texts
 def sid_text(
     corpus: Corpus, numbers: np.ndarray, encoder: str, width: int, fitted_on: Sequence[str] | None = None
 ) -> np.ndarray:
-    """Text vectors of the distinct SIDs, means over their items, of length about the square root of their width.
+    """Text vectors of the distinct SIDs, float32 (N, T): means over their items, of length about the root of T.
 
     Args:
         corpus: The corpus.
@@ -28,9 +28,6 @@ def sid_text(
         encoder: See `minionerec.sid.embed.encoder.VectorSource`.
         width: Width of TF-IDF vectors.
         fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None.
-
-    Returns:
-        float32 (N, T).
     """
     vectors = make_vectors(corpus, VectorSource(encoder=encoder, dimensions=width), {}, fitted_on)
     text = sid_means(vectors, numbers)

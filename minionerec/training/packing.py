@@ -157,11 +157,7 @@ def pack_groups(
 
 
 def tree_mask(ends: torch.Tensor, backbone: PreTrainedModel) -> Any:
-    """The attention mask of packed groups in the form that the model's attention takes.
-
-    Args:
-        ends: int64 (B, T).
-        backbone: The model, with sdpa, eager or flex_attention attention.
+    """The attention mask of packed groups, with `ends` int64 (B, T), in the form that the model's attention takes.
 
     Returns:
         A dense mask (B, 1, T, T) for sdpa and eager, a `BlockMask` for flex_attention.
@@ -180,11 +176,9 @@ def tree_mask(ends: torch.Tensor, backbone: PreTrainedModel) -> Any:
 
 @contextmanager
 def picked_hidden_states(backbone: PreTrainedModel, positions: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Let the head see the hidden states at `positions` alone, as one row (1, N, D); the list holds them after a pass.
+    """Let the head of a model see the hidden states at `positions`, int64 (N,), alone, as one row (1, N, D).
 
-    Args:
-        backbone: The model, without a distributed wrapper.
-        positions: int64 (N,), counted through all rows.
+    Positions are counted through all rows. The list holds the states after a pass.
     """
     picked: list[torch.Tensor] = []
 
@@ -215,16 +209,7 @@ def _run(
 
 
 def picked_logits(model: Any, backbone: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Logits at the selected positions of packed rows.
-
-    Args:
-        model: Causal language model, or a distributed wrapper of one.
-        backbone: The model itself, without wrapper.
-        batch: `input_ids`, `position_ids`, `ends` and `positions`, see `pack_groups`.
-
-    Returns:
-        float (N, V).
-    """
+    """Logits at the selected positions of packed rows, float (N, V); arguments as of `picked_losses`."""
     logits: torch.Tensor = _run(model, backbone, batch)[0].logits[0]
     return logits
 
@@ -385,15 +370,7 @@ class TreeCollator:
         return {"share": share, "labels": labels, "shift_labels": labels}
 
     def pack(self, examples: Sequence[dict[str, Any]], shared: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Pack examples that are in order already.
-
-        Args:
-            examples: As of `in_order`, or neighbours among them.
-            shared: How many tokens each shares with the one before; the first with none.
-
-        Returns:
-            See `__call__`.
-        """
+        """Pack examples that are in order already, each with how many tokens it shares with the one before."""
         ids = [example["input_ids"] for example in examples]
         capacities = {int(longest * self.row_tokens) for longest in _LONGEST}
         _, capacity, pieces = min(self._pieces(ids, shared, capacity) for capacity in capacities)
@@ -439,11 +416,7 @@ class TreeCollator:
 
 
 class SetEpoch(TrainerCallback):
-    """Sets the epoch of a collator, and of an order of rows, before its first batch, also in a resumed run.
-
-    Args:
-        receivers: Objects with an `epoch`.
-    """
+    """Sets the `epoch` of collators and orders of rows before its first batch, also in a resumed run."""
 
     def __init__(self, *receivers: TreeCollator | EpochSampler):
         self.receivers = list(receivers)

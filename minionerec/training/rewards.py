@@ -61,11 +61,7 @@ Reward = Callable[[Rollouts], np.ndarray]
 
 
 def rule(rollouts: Rollouts) -> np.ndarray:
-    """1 for a completion that is the target, else 0: float64 (P, G).
-
-    Args:
-        rollouts: The completions.
-    """
+    """1 for a completion that is the target, else 0: float64 (P, G)."""
     return rollouts.hits.astype(np.float64)
 
 
@@ -83,38 +79,20 @@ def ndcg_penalties(generations: int) -> list[float]:
 
 
 def ndcg(rollouts: Rollouts) -> np.ndarray:
-    """Each wrong completion's penalty by rank in a group with a hit; 0 for the hit, and in groups without one.
-
-    Args:
-        rollouts: The completions.
-
-    Returns:
-        float64 (P, G).
-    """
+    """Each wrong completion's penalty by rank in a group with a hit; 0 for the hit, and in groups without one."""
     hits = rollouts.hits
     penalties = np.array(ndcg_penalties(hits.shape[1]))
     return np.where(hits.any(1, keepdims=True) & ~hits, penalties, 0.0)
 
 
 def ranking(rollouts: Rollouts) -> np.ndarray:
-    """The reward that "MiniOneRec" recommends: `rule` and `ndcg` together, float64 (P, G).
-
-    Args:
-        rollouts: The completions.
-    """
+    """The reward that "MiniOneRec" recommends: `rule` and `ndcg` together, float64 (P, G)."""
     found: np.ndarray = rule(rollouts) + ndcg(rollouts)
     return found
 
 
 def position(rollouts: Rollouts) -> np.ndarray:
-    """How many codes a completion has in common with the target, from the first on.
-
-    Args:
-        rollouts: The completions.
-
-    Returns:
-        float64 (P, G).
-    """
+    """How many codes a completion has in common with the target, from the first on: float64 (P, G)."""
     mine, wanted = rollouts.codes, rollouts.table.distinct_codes[rollouts.targets][:, None]  # (P, G, L), (P, 1, L)
     same = (mine == wanted) & (wanted >= 0)
     found: np.ndarray = np.logical_and.accumulate(same, axis=2).sum(2).astype(np.float64)
@@ -127,13 +105,10 @@ Scorer = Callable[[Sequence[Sequence[int]]], np.ndarray]
 
 
 def make_semantic(table: "SidTable", vectors: np.ndarray) -> Reward:
-    """Cosine between the vectors of a completion and of the target.
+    """Cosine between the vectors of a completion and of the target, 0 for a vector of zeros.
 
-    An SID that several items share has the mean of their vectors, each scaled to length 1 before.
-
-    Args:
-        table: SIDs of the N items.
-        vectors: float (N, D), row i = item index i; a vector of zeros has cosine 0 with everything.
+    `vectors`, float (N, D), are of the items; an SID that several items share has the mean of theirs, each scaled to
+    length 1 before.
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(lengths > 0, lengths, 1)
@@ -179,12 +154,8 @@ def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
     """The score that a model gives a completion after the row's history; no target is looked at.
 
     An SID that several items share has the best of their scores. Rows without a history get NaN: the reward does not
-    apply to them.
-
-    Args:
-        table: SIDs of the N items.
-        scorer: Takes B histories, item indices from the oldest on, and gives scores float (B, N), such as logits; each
-            distinct history of a batch is scored once.
+    apply to them. The scorer takes B histories, item indices from the oldest on, and gives scores float (B, N), such as
+    logits; each distinct history of a batch is scored once.
     """
     return _of_model(table, scorer, lambda scores: scores)
 
@@ -197,12 +168,8 @@ def make_expected(table: "SidTable", scorer: Scorer, values: np.ndarray | None =
     """The expected worth of a completion: its probability by a model, after the row's history, times its value.
 
     Added up over a list it is the number of hits, or the value of the purchases, that the model expects of it. No
-    target is looked at: unlike `make_value`, which sees at most one hit in a group, it has no noise.
-
-    Args:
-        table: SIDs of the N items.
-        scorer: See `make_collaborative`; a probability is the softmax of the scores over SIDs.
-        values: As of `make_value`; 1 for all if None.
+    target is looked at: unlike `make_value`, which sees at most one hit in a group, it has no noise. A probability is
+    the softmax of the scores of `make_collaborative` over SIDs; values are those of `make_value`, 1 for all if None.
     """
     worth = np.ones(table.n_unique) if values is None else _mean_worth(table, values)
 
@@ -222,15 +189,12 @@ def _mean_worth(table: "SidTable", values: np.ndarray) -> np.ndarray:
 def make_value(table: "SidTable", values: np.ndarray) -> Reward:
     """What the target is worth, for a completion that is the target, else 0.
 
-    Values are divided by their mean over the catalogue, so a hit is worth 1 on average over the items, as in `rule`; an
-    SID that several items share has the mean of theirs. In expectation over purchases a completion's reward is its
-    value times its probability, so the best list has the items whose value x probability is highest. A group holds
-    one hit at most: divided by the group's standard deviation, its advantage is the same whatever it is worth. Set
-    `scale_rewards` to none, or this reward is `rule` again.
-
-    Args:
-        table: SIDs of the N items.
-        values: float (N,), such as prices or margins, none negative and not all 0.
+    Values, float (N,), such as prices or margins, none negative and not all 0, are divided by their mean over the
+    catalogue, so a hit is worth 1 on average over the items, as in `rule`; an SID that several items share has the mean
+    of theirs. In expectation over purchases a completion's reward is its value times its probability, so the best list
+    has the items whose value x probability is highest. A group holds one hit at most: divided by the group's standard
+    deviation, its advantage is the same whatever it is worth. Set `scale_rewards` to none, or this reward is `rule`
+    again.
     """
     worth = _mean_worth(table, values)
 
@@ -261,13 +225,9 @@ def is_rare(purchases: np.ndarray) -> np.ndarray:
 def make_rare(table: "SidTable", purchases: np.ndarray) -> Reward:
     """1 for a completion that is seldom bought or new, else 0, whatever the target.
 
-    Rare are the SIDs that have the last fifth of the training purchases (`is_rare`). Items that training hardly knows,
-    new ones above all, are among them. Alone its best list has nothing but such items: give it a small weight beside
-    `ranking`.
-
-    Args:
-        table: SIDs of the N items.
-        purchases: int (N,), training purchases of each item (`Corpus.popularity`).
+    Rare are the SIDs that have the last fifth (`is_rare`) of the training purchases, int (N,), of the items
+    (`Corpus.popularity`). Items that training hardly knows, new ones above all, are among them. Alone its best list has
+    nothing but such items: give it a small weight beside `ranking`.
     """
     rare_sids = is_rare(np.bincount(table.sid_numbers, purchases))  # (S,)
 
@@ -282,12 +242,8 @@ def make_diversity(table: "SidTable", labels: Sequence[object] | np.ndarray | No
     """1 for a completion whose label no better-ranked one of its group has, else 0, whatever the target.
 
     Added up it is the number of distinct labels, and the best list has a label only once. Alone it does not look at the
-    target: give it a small weight beside `ranking`.
-
-    Args:
-        table: SIDs of the N items.
-        labels: A label of each of the N items, such as the brand; items without one (None or "") have the same. Of
-            items that share an SID the first one's counts. None: the first code.
+    target: give it a small weight beside `ranking`. Labels are those of the N items; items without one (None or "")
+    have the same, and of items that share an SID the first one's counts. None: the first code.
     """
     _, first = np.unique(table.sid_numbers, return_index=True)  # of each SID
     if labels is None:
@@ -372,11 +328,7 @@ def reward_files(names: Sequence[str]) -> dict[str, Path]:
 def check_histories(
     weights: Mapping[str, float], histories: Sequence[Sequence[int] | None], tasks: Sequence[str]
 ) -> None:
-    """Check that rewards that read histories find some.
-
-    Raises:
-        ConfigError: Naming reward and tasks.
-    """
+    """Check that rewards that read histories find some; the `ConfigError` names reward and tasks."""
     for name in OF_MODEL:
         if name in weights and all(history is None for history in histories):
             raise ConfigError(
@@ -414,12 +366,7 @@ def make_reward(name: str, table: "SidTable", source: Any = None) -> Reward:
 
 @dataclass(frozen=True)
 class WeightedRewards:
-    """Rewards by name, and the weight of each.
-
-    Attributes:
-        functions: F rewards by name.
-        weights: The weight of each, under the same names.
-    """
+    """F rewards by name, and the weight of each under the same name."""
 
     functions: Mapping[str, Reward]
     weights: Mapping[str, float]
@@ -429,14 +376,7 @@ class WeightedRewards:
         return np.stack([reward_values(name, reward, rollouts) for name, reward in self.functions.items()])
 
     def total(self, found: np.ndarray) -> np.ndarray:
-        """The reward of each completion: the weighted sum of those that apply to it.
-
-        Args:
-            found: float (F, P, G), as returned by `values`.
-
-        Returns:
-            float32 (P, G); NaN where none applies.
-        """
+        """The weighted sum of the rewards that apply to each completion: float32 (P, G), NaN where none does."""
         weights = np.array([self.weights[name] for name in self.functions], dtype=np.float32)
         parts = found.astype(np.float32) * weights[:, None, None]
         total: np.ndarray = np.where(np.isnan(parts).all(0), np.float32(np.nan), np.nansum(parts, axis=0))
@@ -444,15 +384,7 @@ class WeightedRewards:
 
 
 def reward_values(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
-    """Values of one reward for rollouts.
-
-    Args:
-        name: Its name, for messages.
-        reward: The function.
-        rollouts: The completions.
-
-    Returns:
-        float64 (P, G); NaN where it does not apply, and where there is no completion.
+    """Values of one reward for rollouts: float64 (P, G), NaN where it does not apply or there is no completion.
 
     Raises:
         DataError: If the answer has another shape, or holds what is no number or an infinite one.
@@ -528,11 +460,7 @@ def group_advantages(rewards: np.ndarray, scaled: bool = True) -> np.ndarray:
 
 
 def has_signal(rewards: np.ndarray) -> np.ndarray:
-    """Which groups have rewards that differ: bool (P,). The others have nothing to learn from.
-
-    Args:
-        rewards: float (P, G); NaN where a completion has none.
-    """
+    """Which groups have rewards, float (P, G), that differ: bool (P,). The others have nothing to learn from."""
     known = np.isfinite(rewards)
     highest = np.where(known, rewards, -np.inf).max(1)
     lowest = np.where(known, rewards, np.inf).min(1)

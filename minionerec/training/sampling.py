@@ -14,11 +14,9 @@ NO_LABEL = -100
 class EpochSampler(Sampler[int]):
     """Examples in an order that follows from the epoch, so that a resumed run has it too.
 
-    Args:
+    Attributes:
         count: Number of examples of an epoch.
         order: From an epoch, counted from 0, to its examples.
-
-    Attributes:
         epoch: The epoch whose order is given, from 0.
     """
 
@@ -39,12 +37,7 @@ class EpochSampler(Sampler[int]):
 
 
 def shuffled_examples(count: int, seed: int) -> EpochSampler:
-    """All examples in a random order, another one in each epoch, the same for any number of processes.
-
-    Args:
-        count: Number of examples.
-        seed: Seed of the orders.
-    """
+    """All examples in a random order, another one in each epoch, the same for any number of processes."""
 
     def order(epoch: int) -> Iterator[int]:
         yield from torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
@@ -58,11 +51,6 @@ class DealtBatches(Sampler[list[int]]):
         five examples, two a batch, for two processes    0 1 | 2 3 || 4 | (none)
 
     Accelerate would fill up its own with examples of the first batches, which would then count twice.
-
-    Args:
-        sampler: The order of examples.
-        size: Examples of a batch.
-        processes: Processes of the launch.
     """
 
     def __init__(self, sampler: EpochSampler, size: int, processes: int):
@@ -80,22 +68,15 @@ class DealtBatches(Sampler[list[int]]):
 
 
 def sample_blocks(count: int, buffer: int, processes: int, size: int, seed: int) -> EpochSampler:
-    """Examples by blocks (`minionerec.data.order.block_order`).
+    """Examples by blocks (`minionerec.data.order.block_order`), `buffer` of which are shuffled together.
 
     Accelerate deals out the batches of a sampler to the processes in turn. So the shares of the processes are
-    interleaved, a batch each, and what a process gets is its own share, of which it alone reads the blocks:
+    interleaved, a batch of `size` each, and what a process gets is its own share, of which it alone reads the blocks:
 
         share of process 0   a b c d e f g         given   a b c | p q r | d e f | s t u | g v
         share of process 1   p q r s t u v
 
     What is left at the end, at most a batch a process, is dealt out in order.
-
-    Args:
-        count: Number of examples.
-        buffer: Examples that are shuffled together.
-        processes: Processes of the launch.
-        size: Examples of a process's batch.
-        seed: Seed of the order.
     """
 
     def order(epoch: int) -> Iterator[int]:

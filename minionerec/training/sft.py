@@ -37,18 +37,11 @@ BRANCHES = ("self_attn", "mlp")
 def add_dropout(model: PreTrainedModel, probability: float) -> int:
     """Apply dropout after the embedding and after every attention and feed-forward block, in training mode only.
 
-    Qwen2 and Llama have no residual dropout of their own; models trained from scratch on small corpora need it
-    (Vaswani et al., 2017, section 5.4).
-
-    Args:
-        model: Causal language model, hooks are registered on its modules.
-        probability: Share of activations set to zero, in [0, 1).
-
-    Returns:
-        Number of modules that got dropout.
+    Qwen2 and Llama have no residual dropout of their own; models trained from scratch on small corpora need it (Vaswani
+    et al., 2017, section 5.4). Hooks are registered on the model's modules; returned is the number of these.
 
     Raises:
-        ConfigError: If the probability is out of range, or the model has no such modules.
+        ConfigError: If the probability is outside [0, 1), or the model has no such modules.
     """
     if not 0 <= probability < 1:
         raise ConfigError(f"dropout {probability} is outside [0, 1).")
@@ -85,10 +78,6 @@ def lora_config(bundle: Bundle, rank: int) -> Any:
     """Configuration of peft: every linear map but the head by updates of a rank, and the SID tokens' rows.
 
     The updates are scaled by 2 (`lora_alpha` is twice the rank; Hu et al., "LoRA", 2021, section 4.1).
-
-    Args:
-        bundle: The model, and the SID tokens it is to learn.
-        rank: Rank of the updates.
 
     Raises:
         ConfigError: If peft is not installed.
@@ -136,7 +125,7 @@ class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
     The loss is TRL's: the sum over labelled tokens, divided by their number in the whole step, over all devices.
 
     Attributes:
-        teacher: Whose soft targets are learned besides the labels; none if None.
+        teacher: Teacher that provides soft targets besides the labels, or None.
         teacher_share: Their share of the loss where there are some.
     """
 
@@ -169,10 +158,10 @@ def scratch_backbone(
     titles_only: bool = False,
     **shape: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A small model with random weights, and its tokenizer with a token for each code.
+    """A small model with random weights, and its tokenizer, trained on the corpus's texts, with a token for each code.
 
     Args:
-        corpus: The corpus whose texts the tokenizer is trained on.
+        corpus: The corpus.
         table: SIDs of its items.
         wording: The wording of prompts.
         text_vocabulary: Tokens trained on texts.
@@ -192,16 +181,9 @@ def scratch_backbone(
 def pretrained_backbone(
     name: str, corpus: Corpus, table: SidTable, wording: Wording, *, dtype: str, seed: int, generated: bool = True
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A pretrained model, and its tokenizer, with a token for each code.
+    """A pretrained model, of a hub name or a directory, and its tokenizer, with a token for each code.
 
-    Args:
-        name: Hub name or directory.
-        corpus: The corpus.
-        table: SIDs of its items.
-        wording: The wording of prompts.
-        dtype: Dtype of the weights, a setting's word.
-        seed: Seed of new rows.
-        generated: Whether the model generates SIDs (`minionerec.models.backbone.vocabulary.initialise_code_rows`).
+    `dtype` is a setting's word; see `initialise_code_rows` for `generated`.
     """
     set_seed(seed)  # rows that are neither the model's nor SIDs start at random
     model, tokenizer = load_pretrained(name, resolve_dtype(dtype))

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,9 +34,6 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.training.memory import MOST_TOKENS, Share, TokenLimit
 from minionerec.training.packing import SetEpoch
 from minionerec.training.sampling import NO_LABEL, DealtBatches, EpochSampler, shuffled_examples
-
-if TYPE_CHECKING:
-    pass
 
 logger = get_logger(__name__)
 
@@ -115,11 +112,8 @@ _WORTH_COMPILING = 200
 def compile_blocks(model: PreTrainedModel, backend: str = "inductor") -> int:
     """Compile each block of a language model in place, once for all blocks and all sizes of a batch.
 
-    The weights keep their names, and losses and gradients are the same up to rounding.
-
-    Args:
-        model: The model, without a distributed wrapper.
-        backend: Of `torch.compile`.
+    The weights keep their names, and losses and gradients are the same up to rounding. The model has no distributed
+    wrapper; `backend` is that of `torch.compile`.
 
     Returns:
         Number of blocks.
@@ -150,10 +144,6 @@ def load_weights(model: Any, checkpoint: str) -> None:
     """Load the weights of a trainer's checkpoint by the library's own conversion of their names.
 
     The trainer itself takes the names in files for those in memory, and skips tensors that it does not find.
-
-    Args:
-        model: The model, changed in place.
-        checkpoint: Folder of the checkpoint.
 
     Raises:
         ArtefactError: If its tensors are not exactly those of the model.
@@ -271,8 +261,7 @@ class RankingEvaluation(Trainer):
     def validation_loss(self, batches: Iterable[dict[str, Any]]) -> float:
         """The mean loss of all labels of the validation examples, the same in every process.
 
-        Args:
-            batches: Those of this process, of which there may be none.
+        `batches` are those of this process, of which there may be none.
         """
         cast(torch.nn.Module, self.model).eval()
         losses, counts = [], []
@@ -533,11 +522,7 @@ def diverged(args: TrainingArguments, state: TrainerState, sign: str) -> ConfigE
 
 
 class LogLines(TrainerCallback):
-    """One log line for each validation and for every tenth of the training; off a terminal also every half a minute.
-
-    Args:
-        every: Seconds between two lines off a terminal, where no bar shows the time left.
-    """
+    """One log line for each validation and for every tenth of the training; off a terminal also every 30 seconds."""
 
     def __init__(self, every: float = 30.0):
         self.every = every

@@ -120,7 +120,7 @@ def test_a_catalogue_model(shop, device, way):
         reported = {"leave_out": True}
         if way == "sampled":
             torch.manual_seed(5)
-            reported["sample"] = Sampler(table.distinct_codes, counts, 9, 2).to(folder).draw(there["labels"])
+            reported["sample"] = Sampler(counts, 9).draw(there["labels"])
         if way == "distribution":
             return gradients(model, lambda: model(**there, distribution=True, **reported).logits.square().mean())
         return gradients(model, lambda: model(**there, **reported).loss)
@@ -136,7 +136,7 @@ def test_rows_that_wait_for_their_step(shop, device):
         model = catalogue(shop).to(folder)
         optimizer = RowAdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.98), eps=1e-3, weight_decay=0.1)
         counts = np.ones(table.n_unique, dtype=np.int64)
-        sampler = Sampler(table.distinct_codes, counts, 3, 1).to(folder)
+        sampler = Sampler(counts, 3)
         torch.manual_seed(6)
         for step in range(6):
             there = moved(windows(table.n_unique, 10 + step), folder)

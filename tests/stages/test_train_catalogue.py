@@ -463,7 +463,7 @@ def test_vectors_and_the_starting_checkpoint_are_inputs(trained, tmp_path):
     "changes",
     [
         {"checkpoint": "catalogue", "objective": "grpo", "beta": 0.1, "generations": 4},
-        {**SAMPLED, "siblings": 1},
+        SAMPLED,
     ],
     ids=["reward", "sampled"],
 )
@@ -590,7 +590,7 @@ def test_parts_that_fit_the_memory_change_nothing(ragged, tmp_path, monkeypatch,
     """Of a step and of validation; the first parts of a step whose memory ends are not counted twice."""
     changes = {"device_batch_size": 8, "output": str(tmp_path / "whole")}
     if kind == "sampled":
-        changes |= {**SAMPLED, "siblings": 1, "weight_decay": 0.1}
+        changes |= {**SAMPLED, "weight_decay": 0.1}
     run_catalogue(ragged[0])
     whole = replace(ragged[kind == "expected"], **changes)
     run_catalogue(whole)
@@ -661,10 +661,9 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
         run_catalogue(sharpening(folder, sids=mixed, output=str(tmp_path / "bad")))
 
 
-@pytest.mark.parametrize("siblings", [0, 1])
-def test_the_sampled_loss_learns_what_the_exact_one_does(tmp_path, siblings):
+def test_the_sampled_loss_learns_what_the_exact_one_does(tmp_path):
     make_inputs(tmp_path, users=100)
-    result = run_catalogue(sampling(tmp_path, epochs=8, learning_rate=1e-2, siblings=siblings))
+    result = run_catalogue(sampling(tmp_path, epochs=8, learning_rate=1e-2))
     assert result.counts["best"]["eval_ndcg@10"] > 0.9
 
 
@@ -766,8 +765,8 @@ def test_two_processes_of_the_sampled_loss_equal_one(ragged, tmp_path):
 
 
 def test_processes_of_the_sampled_loss_draw_different_sids(ragged, tmp_path):
-    """With siblings, dropout and a run that goes on, which have no equal in one process."""
-    changes = {**SAMPLED, "siblings": 1, "dropout": 0.2, "schedule": "constant"}
+    """With dropout and a run that goes on, which have no equal in one process."""
+    changes = {**SAMPLED, "dropout": 0.2, "schedule": "constant"}
     config = replace(ragged[0], **changes, output=str(tmp_path / "run"))
     stage_in_processes(run_catalogue, config, 2)
     longer = replace(config, epochs=2)

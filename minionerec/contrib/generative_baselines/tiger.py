@@ -129,11 +129,10 @@ class TigerBranches:
         tokens: torch.Tensor,
         present: torch.Tensor,
         normaliser: str = "full",
-        temperature: float = 1.0,
     ) -> torch.Tensor:
         """Log-probabilities of candidate next tokens; see `minionerec.models.decoding.branches.Branches.scores`."""
         states, ids, exist = (part.flatten(0, 1) for part in (hidden, tokens, present))
-        return candidate_scores(self.model, states, ids, exist, normaliser, temperature).view(tokens.shape)
+        return candidate_scores(self.model, states, ids, exist, normaliser).view(tokens.shape)
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         """Split float (..., H d) into (..., H, d)."""

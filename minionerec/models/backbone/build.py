@@ -33,10 +33,7 @@ def resolve_dtype(name: str) -> torch.dtype:
     """The torch dtype of trained weights; "auto" is float32 on every machine.
 
     Without a float32 copy, most of a small step in bfloat16 is lost to rounding. DeepSpeed keeps such a copy, so its
-    recipes name bfloat16.
-
-    Raises:
-        ConfigError: If the name is unknown.
+    recipes name bfloat16. An unknown name is a `ConfigError`.
     """
     if name == "auto":
         return torch.float32
@@ -46,11 +43,7 @@ def resolve_dtype(name: str) -> torch.dtype:
 
 
 def reading_dtype(name: str) -> torch.dtype | None:
-    """The torch dtype of weights for inference; "auto" is None (the stored dtype) on a GPU and float32 elsewhere.
-
-    Raises:
-        ConfigError: If the name is unknown.
-    """
+    """The torch dtype of weights for inference; "auto" is None (the stored dtype) on a GPU and float32 elsewhere."""
     return None if name == "auto" and torch.cuda.is_available() else resolve_dtype(name)
 
 
@@ -96,10 +89,10 @@ def scratch_model(
     max_positions: int = 1024,
     tied: bool = True,
 ) -> PreTrainedModel:
-    """Build a randomly initialised Qwen2 with the vocabulary of a tokenizer.
+    """Build a randomly initialised Qwen2 with the vocabulary of a tokenizer, to which SID tokens were added.
 
     Args:
-        tokenizer: The tokenizer, SID tokens already added.
+        tokenizer: The tokenizer.
         seed: Seed of the weights.
         hidden_size: Width D.
         layers: Number of transformer blocks.
@@ -134,11 +127,7 @@ def scratch_model(
 
 
 def _check_no_codes(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Check that a pretrained tokenizer has no SID tokens.
-
-    Raises:
-        ConfigError: Naming the first one.
-    """
+    """Check that a pretrained tokenizer has no SID tokens; the `ConfigError` names the first one."""
     code_tokens = [token for token in tokenizer.get_vocab() if token.startswith("<") and split_sid(token) is not None]
     if code_tokens:
         raise ConfigError(
@@ -154,8 +143,7 @@ def check_pretrained(name_or_path: str) -> None:
     """Check that a pretrained language model is of a supported architecture, without reading its weights.
 
     Raises:
-        ConfigError: If its architecture is not supported (`minionerec.models.decoding.architectures`), or there is no
-            such model.
+        ConfigError: If its architecture is not supported, or there is no such model.
     """
     check_architecture(load_configuration(name_or_path, error=ConfigError, remedy=_REMEDY), name_or_path)
 

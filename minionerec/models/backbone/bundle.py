@@ -91,12 +91,7 @@ class Bundle:
 
 
 def clean_generation_config(tokenizer: PreTrainedTokenizerBase, start: int | None = None) -> GenerationConfig:
-    """A generation config of greedy search without penalties, whose fields are defaults of `generate`.
-
-    Args:
-        tokenizer: Tokenizer with the end and padding tokens.
-        start: Start token of the decoder of an encoder-decoder model; else None.
-    """
+    """A generation config of greedy search without penalties; `start` is the decoder's start token, if it has one."""
     return GenerationConfig(
         do_sample=False,
         num_beams=1,
@@ -143,12 +138,7 @@ def check_decoder_alone(bundle: Bundle) -> None:
 
 
 def load_language_model(path: str | os.PathLike[str], dtype: torch.dtype | None, instead: str) -> Bundle:
-    """Read a checkpoint of a language model over SIDs.
-
-    Args:
-        path: See `load_bundle`.
-        dtype: See `load_bundle`.
-        instead: End of the message for a catalogue model: the reason and the remedy.
+    """Read a checkpoint of a language model over SIDs; `instead` ends the message for a catalogue model.
 
     Raises:
         ArtefactError: As of `load_bundle`.
@@ -226,11 +216,7 @@ def load_bundle(
 
 
 def _load_experts(path: Path, table: SidTable) -> Experts | None:
-    """Read the experts of a checkpoint; None if it has no such file.
-
-    Raises:
-        ArtefactError: If they are damaged, or of other SIDs.
-    """
+    """Read the experts of a checkpoint; None if it has no such file, an `ArtefactError` if they are damaged."""
     file = path / EXPERTS_FILE
     if not file.is_file():
         return None
@@ -247,21 +233,13 @@ def _load_experts(path: Path, table: SidTable) -> Experts | None:
 
 
 def _check_kind(path: Path, config: Any) -> None:
-    """Check that a checkpoint is a catalogue model, a registered model, or a supported language model.
-
-    Raises:
-        ArtefactError: If the checkpoint is of another kind.
-    """
+    """Check that a checkpoint is a catalogue model, a registered model, or a supported language model."""
     if not isinstance(config, CatalogueConfig) and config.model_type not in CHECKPOINT_MODELS:
         check_architecture(config, path, ArtefactError)
 
 
 def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray, path: Path) -> None:
-    """Check that every code's token has a logit, and that a catalogue model has the codes of its table.
-
-    Raises:
-        ArtefactError: If one of the two does not hold.
-    """
+    """Check that every code's token has a logit, and that a catalogue model has the codes of its table."""
     size = int(model.config.get_text_config().vocab_size)
     if code_ids.max() >= size:
         raise ArtefactError(

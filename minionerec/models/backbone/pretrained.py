@@ -87,12 +87,7 @@ def load_model(
 
 
 def load_configuration(folder: str | os.PathLike[str], *, error: type[MinioneRecError], remedy: str) -> Any:
-    """Load the configuration of a model from a directory or, by its name, from the hub.
-
-    Args:
-        folder: The directory or name.
-        error: Class of the error to raise.
-        remedy: Last sentence of the message.
+    """Load the configuration of a model; arguments as of `load_model`.
 
     Raises:
         error: If the model does not exist, or its directory is no directory of a model.
@@ -107,14 +102,7 @@ def load_configuration(folder: str | os.PathLike[str], *, error: type[MinioneRec
 def load_tokenizer(
     reader: Any, folder: str | os.PathLike[str], *, error: type[MinioneRecError], remedy: str, **settings: Any
 ) -> Any:
-    """Load a tokenizer from a directory or, by its name, from the hub.
-
-    Args:
-        reader: Class with `from_pretrained`.
-        folder: The directory or name.
-        error: Class of the error to raise.
-        remedy: Last sentence of the message.
-        settings: Other arguments of `from_pretrained`.
+    """Load a tokenizer; arguments as of `load_model`.
 
     Raises:
         error: If the tokenizer does not exist or requires its own code.

@@ -25,12 +25,7 @@ def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None
 
 
 def add_wording_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
-    """Add the texts for request features and events as ordinary tokens.
-
-    Args:
-        tokenizer: Modified in place.
-        texts: `minionerec.models.prompts.wording.Wording.tokens`.
-    """
+    """Add the texts for request features and events (`Wording.tokens`) to a tokenizer as ordinary tokens."""
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in texts])
 
 
@@ -54,11 +49,7 @@ def verify_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> N
 
 
 def code_token_ids(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> np.ndarray:
-    """Vocabulary id of every code.
-
-    Returns:
-        int64 (L, C): id of code c at level l, -1 for a code that the table does not use; C is the largest code + 1.
-    """
+    """Vocabulary id of code c at level l, int64 (L, C), -1 for a code that the table does not use."""
     vocabulary = tokenizer.get_vocab()
     ids = np.full((table.levels, int(table.codes.max()) + 1), -1, dtype=np.int64)
     for level in range(table.levels):
@@ -80,8 +71,7 @@ def initialise_code_rows(
 
     The row of a code is the mean embedding of the title tokens of all items with the code, plus Gaussian noise of a
     tenth of the embedding's standard deviation, so that codes whose items share their words differ. An untied output
-    head is initialised in the same way from its own rows. With `generated`, output rows are then lifted
-    (`lift_code_rows`).
+    head is initialised in the same way from its own rows.
 
     Args:
         model: Causal language model, modified in place.
@@ -89,7 +79,8 @@ def initialise_code_rows(
         table: The SIDs.
         titles: Title of each item, in item order.
         seed: Seed of the noise, and of the sample of SIDs for `lift_code_rows`.
-        generated: Whether the model generates SIDs rather than titles.
+        generated: Whether the model generates SIDs rather than titles, so that output rows are lifted
+            (`lift_code_rows`).
     """
     embedding: Any = model.get_input_embeddings()
     old_size, matrices = len(embedding.weight), _grown_matrices(model, len(tokenizer))
@@ -130,7 +121,7 @@ def _grown_matrices(model: PreTrainedModel, size: int) -> list[Any]:
 def extend_code_rows(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, before: SidTable, table: SidTable
 ) -> int:
-    """Add tokens and rows for the new codes of a table; other rows do not change.
+    """Add tokens and rows for the new codes of a table; returns their number. Other rows do not change.
 
     A new row is the mean of the rows of the model's codes of the same level (of all levels, if there are none), in the
     embedding and in an untied head. Its logit is then the mean of their logits, so its probability is below their mean.
@@ -140,9 +131,6 @@ def extend_code_rows(
         tokenizer: Tokenizer of the model, modified in place.
         before: The SIDs of the model.
         table: The SIDs of `before` and more.
-
-    Returns:
-        Number of new codes.
     """
     new = sorted(set(table.tokens) - set(before.tokens))
     add_code_tokens(tokenizer, table)
@@ -170,12 +158,7 @@ def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, t
     Hewitt (2021, Initializing New Word Embeddings for Pretrained Language Models) describes the opposite problem, new
     rows that take all probability.
 
-    Args:
-        model: Causal language model with rows for the codes; the output head (and a tied embedding) is modified in
-            place.
-        tokenizer: The tokenizer.
-        table: The SIDs.
-        seed: Seed of the sample of SIDs after which hidden states are measured.
+    The model is modified in place; `seed` draws the SIDs after which hidden states are measured.
     """
     head: Any = model.get_output_embeddings()
     ids = code_token_ids(tokenizer, table)

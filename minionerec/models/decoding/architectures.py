@@ -39,14 +39,7 @@ _ALIBI = ("bloom", "mpt")
 
 
 def unsupported(config: Any) -> str | None:
-    """Describe the part of a language model's configuration that is not supported.
-
-    Args:
-        config: Configuration of transformers.
-
-    Returns:
-        A part of a sentence; None for a supported configuration.
-    """
+    """Describe the part of a language model's configuration that is not supported, in words; None if all is."""
     if config.model_type in _ALIBI:
         return _OPTIONS["alibi"]
     if config.sub_configs:
@@ -89,16 +82,10 @@ def check_architecture(config: Any, model: Any, error: type[Exception] = ConfigE
 
 
 def longest_sequence(config: Any) -> int | None:
-    """Maximum number of tokens, prompt and completion together, of a correctly scored sequence.
+    """Maximum number of tokens, prompt and completion together, of a correctly scored sequence; None without one.
 
     The bound is the number of learned positions, a sliding window, or the length up to which rotary positions do not
     depend on the batch (rope types dynamic and longrope depend on its longest sequence beyond that).
-
-    Args:
-        config: Configuration of a supported architecture.
-
-    Returns:
-        The number; None without a bound.
     """
     bounds = [config.max_position_embeddings] if ARCHITECTURES.get(config.model_type) == LEARNED else []
     window, layers = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)

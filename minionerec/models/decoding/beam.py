@@ -184,7 +184,6 @@ def sample_search(
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     k: int,
-    temperature: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> BeamResult:
     """Draw K distinct SIDs for each prompt.
@@ -197,25 +196,24 @@ def sample_search(
         prompts: B token id lists, none empty; equal prompts draw independently.
         trie: SIDs of the catalogue; none may be a prefix of another (see `Trie.with_tail`).
         k: Number of SIDs to draw.
-        temperature: Divisor of the logits.
         generator: Source of randomness, on the CPU; torch's own if None.
 
     Returns:
         The SIDs in the order in which they were drawn; scores are float64, the log-probability of each under the
-        sampled distribution (constrained, tempered).
+        sampled distribution (constrained).
 
     Raises:
         ConfigError: If a setting is out of range, or the trie cannot be sampled from.
         DataError: If a prompt is empty or foreign, or scores are not numbers; the message names the prompt's row.
     """
-    if k < 1 or not temperature > 0:
-        raise ConfigError(f"k is {k} and temperature {temperature}; k must be at least 1 and temperature above 0.")
+    if k < 1:
+        raise ConfigError(f"k is {k}; it must be at least 1.")
     if trie.mixed_ends:
         raise ConfigError(
             "some SIDs begin other SIDs, so a step has no probability of ending there; sample over "
             "trie.with_tail([end token])."
         )
-    return _draw(model, prompts, check_search(model, prompts, trie), k, temperature, generator)
+    return _draw(model, prompts, check_search(model, prompts, trie), k, generator)
 
 
 def _draw(
@@ -223,7 +221,6 @@ def _draw(
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     k: int,
-    temperature: float,
     generator: torch.Generator | None,
 ) -> BeamResult:
     """Sampling with checked arguments."""
@@ -240,7 +237,7 @@ def _draw(
         children, present = _children(trie, nodes.masked_fill(complete, -1), depth)
         fan = children.shape[-1]
         tokens = trie.tokens(children, depth + 1)
-        steps = branches.scores(hidden, tokens, present, "renormalised", temperature)
+        steps = branches.scores(hidden, tokens, present, "renormalised")
         broken.append(broken_rows(steps))
         below = (log_probs.unsqueeze(-1) + steps).masked_fill(~present, -torch.inf)
         perturbed = _with_maximum(below + _gumbel(below.shape, generator, device), keys.unsqueeze(-1))
@@ -272,11 +269,9 @@ def _gumbel(shape: Sequence[int], generator: torch.Generator | None, device: tor
 
 
 def _with_maximum(values: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
-    """Gumbel variables conditioned on their maximum over the last dimension (Kool et al., Appendix B.3).
+    """Gumbel variables, float64 (..., W), conditioned on their maximum (..., 1) (Kool et al., Appendix B.3).
 
-    Args:
-        values: float64 (..., W), unconditioned; minus infinity for no value.
-        maximum: float64 (..., 1), the given maximum.
+    Minus infinity is no value, in arguments and results.
     """
     top = values.amax(-1, keepdim=True)
     gap = (values - top).nan_to_num(nan=-torch.inf, neginf=-torch.inf)

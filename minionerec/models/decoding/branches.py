@@ -21,11 +21,7 @@ from minionerec.models.decoding.trie import Trie
 
 
 def pad_left(prompts: Sequence[Sequence[int]], device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad prompts on the left with token 0.
-
-    Returns:
-        Token ids int64 (B, P) and mask bool (B, P).
-    """
+    """Pad prompts on the left with token 0: ids int64 (B, P) and mask bool (B, P)."""
     width = max(len(prompt) for prompt in prompts)
     ids = torch.zeros(len(prompts), width, dtype=torch.long)
     mask = torch.zeros(len(prompts), width, dtype=torch.bool)
@@ -41,11 +37,7 @@ def positions_of(mask: torch.Tensor) -> torch.Tensor:
 
 
 def attention_mask_4d(visible: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
-    """4-D attention mask, (B, 1, Q, S), from bool (B, Q, S), in the format of the model's attention.
-
-    Raises:
-        ConfigError: If the model's attention accepts no 4-D mask.
-    """
+    """4-D attention mask, (B, 1, Q, S), from bool (B, Q, S), for sdpa or eager attention; else a `ConfigError`."""
     implementation = model.config._attn_implementation
     if implementation == "sdpa":
         return visible.unsqueeze(1)
@@ -77,7 +69,6 @@ def candidate_scores(
     tokens: torch.Tensor,
     present: torch.Tensor,
     normaliser: str = "full",
-    temperature: float = 1.0,
 ) -> torch.Tensor:
     """Log-probabilities of candidate next tokens, without materialising logits over the vocabulary for all rows.
 
@@ -91,7 +82,6 @@ def candidate_scores(
         present: bool (R, W), False for entries without a candidate.
         normaliser: "full": log-softmax over the whole vocabulary, as in stock beam search; "renormalised": over the
             row's candidates.
-        temperature: Divisor of the logits.
 
     Returns:
         float32 (R, W), minus infinity for entries without a candidate.
@@ -104,7 +94,7 @@ def candidate_scores(
         parts = []
         rows_per_step = max(1, at_once // size)
         for states, ids in zip(hidden.split(rows_per_step), tokens.split(rows_per_step), strict=True):
-            logits = head(states).float() / temperature
+            logits = head(states).float()
             parts.append((logits.gather(1, ids), logits.logsumexp(-1, keepdim=True)))
         scores, total = (torch.cat(part) for part in zip(*parts, strict=True))
     else:
@@ -114,9 +104,9 @@ def candidate_scores(
         ids = is_candidate.nonzero().squeeze(1)  # (I,) distinct candidates
         column = is_candidate.cumsum(0) - 1
         candidate_logits = torch.nn.functional.linear(hidden, weight[ids], None if bias is None else bias[ids])
-        scores = candidate_logits.float().gather(1, column[tokens]) / temperature
+        scores = candidate_logits.float().gather(1, column[tokens])
         if normaliser == "full":
-            total = _log_normaliser(hidden, weight, bias, temperature, at_once)
+            total = _log_normaliser(hidden, weight, bias, at_once)
     scores = scores.masked_fill(~present, -torch.inf)
     if normaliser != "full":
         total = scores.logsumexp(-1, keepdim=True)
@@ -124,7 +114,7 @@ def candidate_scores(
 
 
 def _log_normaliser(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, at_once: int
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, at_once: int
 ) -> torch.Tensor:
     """Log-sum-exp of all logits of each row, float32 (R, 1), computed `at_once` logits at a time."""
     parts = []
@@ -134,7 +124,7 @@ def _log_normaliser(
         for start in range(0, len(weight), step):
             piece = slice(start, start + step)
             logits = torch.nn.functional.linear(states, weight[piece], None if bias is None else bias[piece]).float()
-            total = torch.logaddexp(total, (logits / temperature if temperature != 1 else logits).logsumexp(-1, True))
+            total = torch.logaddexp(total, logits.logsumexp(-1, True))
         parts.append(total)
     return torch.cat(parts)
 
@@ -188,15 +178,11 @@ def prefill_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
 def prefill(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
-    """Run each prompt once, in several passes if lengths differ much.
-
-    Args:
-        model: Causal language model.
-        prompts: B token id lists, none empty.
+    """Run each of B prompts, none empty, once, in several passes if lengths differ much.
 
     Returns:
         Keys and values of the prompts, padded on the left; bool (B, P), True at prompt tokens; and (B, D), the last
-        hidden state of each prompt's last token.
+            hidden state of each prompt's last token.
     """
     device = torch.device(model.device)
     groups = prefill_groups([len(prompt) for prompt in prompts], _FULL_PASS.get(device.type, 4096))
@@ -240,14 +226,7 @@ def _prefill_together(
 class CausalBranches:
     """`Branches` of a causal language model: a batch of prompts and the tree of branch tokens after each of them.
 
-    Args:
-        model: Causal language model.
-        prompts: B token id lists, none empty; each is run once by the constructor.
-        levels: Maximum number of branch tokens on a path.
-
-    Attributes:
-        hidden: (B, D), last hidden state of each prompt's last token.
-        count: Number of branch tokens run for each prompt, and the first slot of the next ones.
+    The constructor runs each of the B prompts, none empty, once; `levels` is the longest path of branch tokens.
     """
 
     def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], levels: int):
@@ -265,17 +244,10 @@ class CausalBranches:
         depth: int | torch.Tensor,
         sees: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Run one more token after each of K branches.
+        """Run one more token after each of K branches; see `Branches.run`.
 
-        Args:
-            tokens: int64 (B, K).
-            parents: int64 (B, K), slots of the preceding tokens; -1 directly after the prompt.
-            depth: Number of preceding branch tokens on each path: one number, or int64 (B, K).
-            sees: bool (B, K, K), visibility among these tokens, True on the diagonal; the identity if None. The parent
-                of a token that sees others is the slot before the first of them, and such a token is never a parent.
-
-        Returns:
-            Hidden states (B, K, D).
+        `sees`, bool (B, K, K), is the visibility among these tokens, True on the diagonal; the identity if None. The
+        parent of a token that sees others is the slot before the first of them, and such a token is never a parent.
         """
         if self.count:
             index = parents.clamp(min=0).unsqueeze(-1).expand(-1, -1, self.paths.shape[2])
@@ -329,27 +301,11 @@ class CausalBranches:
         return numbers
 
     def scores(
-        self,
-        hidden: torch.Tensor,
-        tokens: torch.Tensor,
-        present: torch.Tensor,
-        normaliser: str = "full",
-        temperature: float = 1.0,
+        self, hidden: torch.Tensor, tokens: torch.Tensor, present: torch.Tensor, normaliser: str = "full"
     ) -> torch.Tensor:
-        """Log-probabilities of candidate next tokens after K branches, see `candidate_scores`.
-
-        Args:
-            hidden: (B, K, D), from `hidden` or `run`.
-            tokens: int64 (B, K, W), vocabulary ids of the candidates.
-            present: bool (B, K, W), False for entries without a candidate.
-            normaliser: "full" or "renormalised".
-            temperature: Divisor of the logits.
-
-        Returns:
-            float32 (B, K, W), minus infinity for entries without a candidate.
-        """
+        """Log-probabilities of candidate next tokens; see `Branches.scores` and `candidate_scores`."""
         states, ids, exist = (part.flatten(0, 1) for part in (hidden, tokens, present))
-        return candidate_scores(self.model, states, ids, exist, normaliser, temperature).view(tokens.shape)
+        return candidate_scores(self.model, states, ids, exist, normaliser).view(tokens.shape)
 
 
 # Deep tries: forced tokens are run in one pass and not cached.
@@ -392,10 +348,9 @@ class ForcedBranches:
         self._live = self.hidden[:, :0].bool()  # (B, inner slots), True for slots that are still attended to
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
-        """Put one more token after each of K branches; see `minionerec.models.decoding.branches.Branches.run`.
+        """Put one more token after each of K branches, see `Branches.run`: the slots, int64 (B, K, 1).
 
-        Returns:
-            int64 (B, K, 1), the slots; the model is run when their scores are requested.
+        The model is run when their scores are requested.
         """
         slots = torch.arange(self.count, self.count + tokens.shape[1], device=tokens.device).expand_as(tokens)
         before = self._of("node", parents, 0)
@@ -414,14 +369,9 @@ class ForcedBranches:
         return slots.unsqueeze(-1)
 
     def scores(
-        self,
-        hidden: torch.Tensor,
-        tokens: torch.Tensor,
-        present: torch.Tensor,
-        normaliser: str = "full",
-        temperature: float = 1.0,
+        self, hidden: torch.Tensor, tokens: torch.Tensor, present: torch.Tensor, normaliser: str = "full"
     ) -> torch.Tensor:
-        """Log-probabilities of candidate next tokens; see `minionerec.models.decoding.branches.Branches.scores`."""
+        """See `Branches.scores`."""
         slots = hidden[..., 0]
         begin = self._of("begin", slots, -1)
         self._run_model(begin, normaliser == "full")
@@ -431,7 +381,7 @@ class ForcedBranches:
             position < 0, 0, position + further
         )  # tokens that were not run need no state, since their one candidate scores 0
         index = position.unsqueeze(-1).expand(-1, -1, self._states.shape[-1])
-        return self.inner.scores(self._states.gather(1, index), tokens, present, normaliser, temperature)
+        return self.inner.scores(self._states.gather(1, index), tokens, present, normaliser)
 
     def _of(self, name: str, slots: torch.Tensor, otherwise: int) -> torch.Tensor:
         """A property of slots, int64 (B, K); `otherwise` for the prompt."""
@@ -512,12 +462,7 @@ class Branches(Protocol):
         ...
 
     def scores(
-        self,
-        hidden: torch.Tensor,
-        tokens: torch.Tensor,
-        present: torch.Tensor,
-        normaliser: str = "full",
-        temperature: float = 1.0,
+        self, hidden: torch.Tensor, tokens: torch.Tensor, present: torch.Tensor, normaliser: str = "full"
     ) -> torch.Tensor:
         """Log-probabilities of candidate next tokens after K branches.
 
@@ -526,7 +471,6 @@ class Branches(Protocol):
             tokens: int64 (B, K, W), vocabulary ids of the candidates.
             present: bool (B, K, W), False for entries without a candidate.
             normaliser: "full" (over the whole vocabulary) or "renormalised" (over the candidates).
-            temperature: Divisor of the logits.
 
         Returns:
             float32 (B, K, W), minus infinity for entries without a candidate.
@@ -572,10 +516,6 @@ class OpensBranches(ABC):
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
         """Log-probabilities of all SIDs, for models that compute them directly, so that exact search needs no tree.
 
-        Args:
-            prompts: B token id lists, none empty.
-            trie: SIDs of the catalogue, on the model's device.
-
         Returns:
             float32 (B, S), by the trie's SID numbers; None if SIDs must be searched.
         """
@@ -584,17 +524,11 @@ class OpensBranches(ABC):
     def best_sids(
         self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The best SIDs, for models that rank all SIDs in blocks, so that exact search needs no tree.
-
-        Args:
-            prompts: B token id lists, none empty.
-            trie: SIDs of the catalogue, on the model's device.
-            k: Maximum number of SIDs.
-            guide: Allowed SIDs of the prompts, and additions to log-probabilities.
+        """The K best SIDs, for models that rank all SIDs in blocks, so that exact search needs no tree.
 
         Returns:
             Scores float32 (B, K), descending, minus infinity for no allowed SID, and SID numbers int64 (B, K); None if
-            SIDs must be searched.
+                SIDs must be searched.
         """
         return None
 
@@ -612,11 +546,7 @@ def is_row_bound(model: SearchModel) -> bool:
 
 
 def vocabulary_size(model: SearchModel) -> int:
-    """Size of the vocabulary of a model's prompts and tries.
-
-    Raises:
-        ConfigError: If the architecture of a causal language model is not supported.
-    """
+    """Size of the vocabulary of a model's prompts and tries; a `ConfigError` for an unsupported architecture."""
     if isinstance(model, OpensBranches):
         return model.vocab_size
     check_architecture(model.config, type(model).__name__)
@@ -683,19 +613,12 @@ class BrokenScores(DataError):
 
 
 def broken_rows(scores: torch.Tensor) -> torch.Tensor:
-    """Whether a prompt has a score that is NaN: bool (B,).
-
-    Args:
-        scores: float (B, ...).
-    """
+    """Whether each prompt has a score, float (B, ...), that is NaN: bool (B,)."""
     return scores.isnan().flatten(1).any(1)
 
 
 def check_rows(steps: Sequence[torch.Tensor]) -> None:
-    """Check that no prompt has a score that is NaN, with one GPU sync for all steps.
-
-    Args:
-        steps: bool (B,) of each step, from `broken_rows`.
+    """Check that no prompt has a score that is NaN, with one GPU sync for all steps (results of `broken_rows`).
 
     Raises:
         BrokenScores: Naming the first prompt of the first such step.

@@ -97,10 +97,7 @@ def decode_prompts(
 def search_of(
     model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie, num_beams: int, normaliser: str = "full"
 ) -> Decode:
-    """Function that decodes the prompts at given indices by beam search; arguments as in `decode_prompts`.
-
-    The model must be in evaluation mode.
-    """
+    """Function that decodes the prompts at given indices by beam search, for a model in evaluation mode."""
     trie = trie.to(model.device)
 
     def decode(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -111,15 +108,7 @@ def search_of(
 
 
 def target_ranks(sids: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Rank, from 1, of each example's target in its list; 0 if it is not in the list.
-
-    Args:
-        sids: int64 (R, K), SID numbers, -1 for no result.
-        targets: int64 (R,), SID number of each example's target.
-
-    Returns:
-        int64 (R,).
-    """
+    """Rank, from 1, of each target, int64 (R,), in its list of SID numbers, int64 (R, K); 0 if it is not in it."""
     hit = sids == targets[:, None]
     return np.where(hit.any(1), hit.argmax(1) + 1, 0)
 

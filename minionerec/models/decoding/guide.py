@@ -110,12 +110,7 @@ class Guide:
 
 
 def reached(trie: Trie, allowed: torch.Tensor) -> torch.Tensor:
-    """Nodes at or below which an allowed SID ends: bool (B, M).
-
-    Args:
-        trie: The trie.
-        allowed: bool (B, S).
-    """
+    """Nodes at or below which an allowed SID, bool (B, S), ends: bool (B, M)."""
     is_reached = torch.zeros(len(allowed), len(trie.code), dtype=torch.bool, device=allowed.device)
     is_reached[:, trie.node_of_sid] = allowed
     for depth in reversed(range(trie.levels)):
@@ -130,12 +125,7 @@ def reached(trie: Trie, allowed: torch.Tensor) -> torch.Tensor:
 
 
 def largest_below(trie: Trie, values: torch.Tensor) -> torch.Tensor:
-    """The largest value of the SIDs that end at or below each node: float32 (..., M).
-
-    Args:
-        trie: The trie.
-        values: float32 (..., S), the value of each SID.
-    """
+    """The largest value, float32 (..., S), of the SIDs that end at or below each node: float32 (..., M)."""
     largest = torch.full((*values.shape[:-1], len(trie.code)), -torch.inf, device=values.device)
     largest[..., trie.node_of_sid] = values
     for depth in reversed(range(trie.levels)):

@@ -26,15 +26,9 @@ _FAINT = -80.0  # log-probability relative to the best leaf below which single p
 
 
 def sum_to_leaves(item_log_probs: torch.Tensor, leaf_of_item: torch.Tensor, leaves: int) -> torch.Tensor:
-    """Log-probabilities of leaves as sums over their items.
+    """Log-probabilities of S leaves, float32 (B, S), as sums over their items, float32 (B, N).
 
-    Args:
-        item_log_probs: float32 (B, N).
-        leaf_of_item: int64 (N,), with at least one item per leaf.
-        leaves: Number of leaves, S.
-
-    Returns:
-        float32 (B, S).
+    `leaf_of_item`, int64 (N,), has at least one item per leaf.
 
     Example:
         >>> sum_to_leaves(torch.tensor([[0.25, 0.25, 0.5]]).log(), torch.tensor([1, 1, 0]), 2).exp().tolist()
@@ -48,14 +42,9 @@ def sum_to_leaves(item_log_probs: torch.Tensor, leaf_of_item: torch.Tensor, leav
 
 
 def node_log_probs(trie: Trie, leaf_log_probs: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities of all nodes of a trie as sums over the leaves at or below them.
+    """Log-probabilities of the M nodes of a trie, float32 (B, M), as sums over the leaves below, float32 (B, S).
 
-    Args:
-        trie: Trie with S leaves and M nodes.
-        leaf_log_probs: float32 (B, S), of any range.
-
-    Returns:
-        float32 (B, M); 0 for the root if the leaves sum to 1.
+    Those of the leaves may be of any range. The root has 0 if they sum to 1.
     """
     highest = leaf_log_probs.detach().amax(1, keepdim=True).expand(-1, len(trie.code))
     log_probs = _log_sums(trie, leaf_log_probs, highest)
@@ -102,11 +91,7 @@ class LeafBranches:
         self._nodes = self.hidden[:, :0]  # (B, slots)
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
-        """Put one more code after each of K prefixes; see `minionerec.models.decoding.branches.Branches.run`.
-
-        Returns:
-            int64 (B, K, 1), nodes of the prefixes, 0 for none.
-        """
+        """See `Branches.run`; returns nodes of the prefixes, int64 (B, K, 1), 0 for none."""
         if self.count:
             before = self._nodes.gather(1, parents.clamp(min=0)).masked_fill(parents < 0, 0)
         else:
@@ -122,23 +107,18 @@ class LeafBranches:
         return self.masses[rows, nodes]
 
     def scores(
-        self,
-        hidden: torch.Tensor,
-        tokens: torch.Tensor,
-        present: torch.Tensor,
-        normaliser: str = "full",
-        temperature: float = 1.0,
+        self, hidden: torch.Tensor, tokens: torch.Tensor, present: torch.Tensor, normaliser: str = "full"
     ) -> torch.Tensor:
-        """Log-probabilities of candidate codes; see `minionerec.models.decoding.branches.Branches.scores`.
+        """See `Branches.scores`.
 
         Only existing codes have a probability, so both normalisers agree unless candidates are left out.
         """
         node = hidden.expand(tokens.shape)
         child = self.trie.find(node, tokens)
         present = present & (child >= 0)
-        steps = (self.mass(child.clamp(min=0)) - self.mass(node)) / temperature
+        steps = self.mass(child.clamp(min=0)) - self.mass(node)
         steps = steps.masked_fill(~present, -torch.inf)
-        if normaliser != "full" or temperature != 1:
+        if normaliser != "full":
             steps = (steps - steps.logsumexp(-1, keepdim=True)).masked_fill(~present, -torch.inf)
         return steps
 
@@ -167,16 +147,16 @@ class LeafModel(OpensBranches):
         return self._vocab_size
 
     def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> LeafBranches:
-        """Open branches for a search; only the number of prompts matters.
+        """Open branches for a search; only the number of prompts matters. Errors are those of `sid_log_probs`."""
+        return LeafBranches(trie, node_log_probs(trie, self.sid_log_probs(prompts, trie)))
+
+    def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor:
+        """The given distributions.
 
         Raises:
             ConfigError: If the trie has another number of leaves, or an SID is a prefix of another.
             DataError: If the numbers of prompts and rows differ.
         """
-        return LeafBranches(trie, node_log_probs(trie, self.sid_log_probs(prompts, trie)))
-
-    def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor:
-        """The given distributions; see `branches`."""
         if trie.n_sids != self.leaf_log_probs.shape[1]:
             raise ConfigError(
                 f"the distribution is over {self.leaf_log_probs.shape[1]} SIDs, but the trie has {trie.n_sids}."
@@ -222,27 +202,22 @@ class MixedBranches:
         self.count = 0
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
-        """Run one more token after each of K branches; see `minionerec.models.decoding.branches.Branches.run`."""
+        """See `Branches.run`."""
         self.count += tokens.shape[1]
         return _pack([part.run(tokens, parents, depth) for part, _ in self.parts])
 
     def scores(
-        self,
-        hidden: torch.Tensor,
-        tokens: torch.Tensor,
-        present: torch.Tensor,
-        normaliser: str = "full",
-        temperature: float = 1.0,
+        self, hidden: torch.Tensor, tokens: torch.Tensor, present: torch.Tensor, normaliser: str = "full"
     ) -> torch.Tensor:
         """Weighted sums of log-probabilities of candidate tokens; see `Branches.scores`.
 
-        Each model applies `normaliser` and `temperature`; the sum is not normalised again.
+        Each model applies `normaliser`; the sum is not normalised again.
         """
         total = torch.zeros(tokens.shape, device=tokens.device)
         states = hidden.split([part.hidden.shape[-1] * part.hidden.dtype.itemsize for part, _ in self.parts], -1)
         for (part, weight), state in zip(self.parts, states, strict=True):
             model_state = state.clone(memory_format=torch.contiguous_format).view(part.hidden.dtype)
-            total = total + weight * part.scores(model_state, tokens, present, normaliser, temperature)
+            total = total + weight * part.scores(model_state, tokens, present, normaliser)
         return total
 
 
@@ -252,12 +227,9 @@ def _pack(states: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class Mixture(OpensBranches):
-    """Searchable mixture of two models.
+    """Searchable mixture of two models with the same tokens; the first defines the vocabulary of prompts and tries.
 
-    Args:
-        first: The model that defines the vocabulary of prompts and tries.
-        second: A model with the same tokens.
-        share: Weight of the first, from 0 to 1. A model of weight 0 is never run.
+    `share`, from 0 to 1, is the weight of the first. A model of weight 0 is never run.
 
     Raises:
         ConfigError: If the weight is out of range, or the architecture of a backbone is not supported.

@@ -36,11 +36,7 @@ class Titles:
 
     @classmethod
     def build(cls, tokens: Sequence[Sequence[int]], titles: Sequence[str]) -> "Titles":
-        """Build the trie of tokenised titles.
-
-        Args:
-            tokens: Token ids of each item's title, N lists, none empty; equal lists share a leaf.
-            titles: The N titles.
+        """Build the trie of N titles from the token ids of each, none empty; equal lists share a leaf.
 
         Example:
             >>> titles = Titles.build([[5, 6, 0], [5, 0], [5, 6, 0]], ["red cup", "red", "red cup"])

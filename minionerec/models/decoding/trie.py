@@ -129,11 +129,7 @@ class Trie:
         return bool(((self.sid >= 0) & (self.first_child[1:] > self.first_child[:-1])).any())
 
     def check_vocabulary(self, size: int) -> None:
-        """Check that a model with a vocabulary of `size` tokens has one for every code.
-
-        Raises:
-            ConfigError: If a code's token is outside of it.
-        """
+        """Check that a vocabulary of `size` tokens has one for every code; a `ConfigError` if it does not."""
         if self.max_token >= size:
             raise ConfigError(
                 f"the trie has token {self.max_token}, but the model has {size} tokens (0 to {size - 1}): they "
@@ -276,9 +272,6 @@ class Trie:
 
         Decoding over it also scores those tokens, as stock `generate` does if a completion continues after the SID.
         SIDs keep their numbers; codes are increased by `len(tail)`.
-
-        Args:
-            tail: Vocabulary ids that follow every SID.
         """
         if not tail:
             return self

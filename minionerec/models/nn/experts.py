@@ -128,15 +128,12 @@ class ItemLikeness:
 
 
 def item_features(sales: np.ndarray, recent: np.ndarray, newest: np.ndarray) -> np.ndarray:
-    """Features of items from the number of times each was a target.
+    """Features of items, float32 (N, 4), from the number of times each was a target, float (N,).
 
     Args:
-        sales: float (N,), number of targets.
-        recent: float (N,), decayed number of targets.
-        newest: float (N,), number of targets with a faster decay.
-
-    Returns:
-        float32 (N, 4).
+        sales: Number of targets.
+        recent: Decayed number of targets.
+        newest: Number of targets with a faster decay.
     """
     trend, newest_trend = np.log((recent + 0.1) / (sales + 1)), np.log((newest + 0.05) / (sales + 1))
     return np.stack([np.log(sales + 1), trend, newest_trend, sales == 0], 1).astype(np.float32)
@@ -379,19 +376,7 @@ class Experts(nn.Module):
         older: torch.Tensor | None = None,
         scored: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Log-probabilities of the pool.
-
-        Args:
-            log_probs: See `terms`.
-            histories: See `features`.
-            row: See `features`.
-            slot: See `features`.
-            older: See `terms`.
-            scored: See `terms`.
-
-        Returns:
-            float32 (P, N), minus infinity for items that are not scored.
-        """
+        """Log-probabilities of the pool, float32 (P, N), minus infinity for items that are not scored; see `terms`."""
         if log_probs is not None and self.are_off:
             return log_probs if scored is None else log_probs.masked_fill(~scored, -torch.inf)
         features = self.features(histories, row, slot)

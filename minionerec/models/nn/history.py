@@ -13,11 +13,7 @@ from minionerec.models.nn.rows import ColumnSubset
 
 
 def rows_of(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices of all entries of given rows of a CSR matrix (`scipy.sparse.csr_array`).
-
-    Args:
-        offsets: int64 (N + 1,), `indptr` of the table.
-        rows: int64 (R,).
+    """Indices of all entries of rows, int64 (R,), of a CSR matrix with `indptr` int64 (N + 1,).
 
     Returns:
         For each entry the index of its row in `rows`, and its index in the table; both int64 (E,).
@@ -156,7 +152,12 @@ class PairCounts(nn.Module):
 
     @torch.no_grad()
     def positions(
-        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, labels: torch.Tensor | None = None
+        self,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        columns: ColumnSubset | None = None,
     ) -> ScoredPositions:
         """Look up the transitions of the items up to each position.
 
@@ -166,60 +167,34 @@ class PairCounts(nn.Module):
             slot: int64 (P,).
             labels: int64 (B, T), the counted target after each column, 0 or less for none. If given, the counts that a
                 position's own label and later ones added are excluded.
+            columns: The C items whose scores are requested, which entries name as followers, with totals of the
+                histories' items alone, so that no tensor's size depends on N; all if None.
         """
         position, ago, item = self._after(histories, row, slot)
-        owner, index = rows_of(self.offsets, item)
-        entries = [position[owner], ago[owner], item[owner], self.followers[index].long(), self.counts[index]]
+        if columns is None:
+            table_item, totals, width = item, self.totals, len(self.totals)
+            owner, index = rows_of(self.offsets, item)
+            follower, count = self.followers[index].long(), self.counts[index]
+        else:
+            distinct, table_item = item.unique(return_inverse=True)
+            totals, width = self.totals[distinct], len(columns)
+            owner, index = rows_of(self.offsets, distinct)
+            follower = columns.find(self.followers[index].long())
+            is_requested = follower >= 0
+            owner, follower, count = owner[is_requested], follower[is_requested], self.counts[index[is_requested]]
+            offsets = nn.functional.pad(torch.bincount(owner, minlength=len(distinct)).cumsum(0), (1, 0))
+            owner, index = rows_of(offsets, table_item)
+            follower, count = follower[index], count[index]
+        entries = [position[owner], ago[owner], table_item[owner], follower, count]
         if labels is not None:
             for indices, follower, count in self._own_counts(histories, labels, position, item, row, slot):
-                subtracted = (position[indices], ago[indices], item[indices], follower, count)
+                if columns is not None:
+                    follower = columns.find(follower)
+                    is_requested = follower >= 0
+                    indices, follower, count = (part[is_requested] for part in (indices, follower, count))
+                subtracted = (position[indices], ago[indices], table_item[indices], follower, count)
                 entries = [torch.cat(parts) for parts in zip(entries, subtracted, strict=True)]
-        return ScoredPositions(row, slot, _entries(entries, len(row), len(self.totals), self.totals))
-
-    @torch.no_grad()
-    def positions_at(
-        self,
-        histories: torch.Tensor,
-        row: torch.Tensor,
-        slot: torch.Tensor,
-        columns: ColumnSubset,
-        labels: torch.Tensor | None = None,
-    ) -> ScoredPositions:
-        """Look up `positions` for the scores of some items, with tensors whose size does not depend on N.
-
-        Args:
-            histories: int64 (B, T), items from 1, 0 is padding.
-            row: int64 (P,).
-            slot: int64 (P,).
-            columns: The C items whose scores are requested.
-            labels: See `positions`.
-
-        Returns:
-            Positions whose entries name columns as followers, with the totals of their items.
-        """
-        position, ago, item = self._after(histories, row, slot)
-        distinct, inverse = item.unique(return_inverse=True)
-        owner, index = rows_of(self.offsets, distinct)
-        follower = columns.find(self.followers[index].long())
-        is_requested = follower >= 0
-        owner, follower, count = owner[is_requested], follower[is_requested], self.counts[index[is_requested]]
-        offsets = nn.functional.pad(torch.bincount(owner, minlength=len(distinct)).cumsum(0), (1, 0))
-        owner, index = rows_of(offsets, inverse)
-        entries = [position[owner], ago[owner], inverse[owner], follower[index], count[index]]
-        if labels is not None:
-            for indices, numbers, count in self._own_counts(histories, labels, position, item, row, slot):
-                follower = columns.find(numbers)
-                is_requested = follower >= 0
-                indices = indices[is_requested]
-                subtracted = (
-                    position[indices],
-                    ago[indices],
-                    inverse[indices],
-                    follower[is_requested],
-                    count[is_requested],
-                )
-                entries = [torch.cat(parts) for parts in zip(entries, subtracted, strict=True)]
-        return ScoredPositions(row, slot, _entries(entries, len(row), len(columns), self.totals[distinct]))
+        return ScoredPositions(row, slot, _entries(entries, len(row), width, totals))
 
     def _after(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor
@@ -316,16 +291,13 @@ class HistoryScores(nn.Module):
         histories: torch.Tensor,
         positions: ScoredPositions,
     ) -> torch.Tensor:
-        """Add to scores.
+        """Add to scores: float32 (P, C).
 
         Args:
             scores: float (P, C); modified in place by the pointer if float32.
             state: float (P, D).
             histories: int64 (B, T), items from 1, 0 is padding.
             positions: The P positions.
-
-        Returns:
-            float32 (P, C).
         """
         scores = scores.float()
         if self.pointer is not None:

@@ -53,15 +53,7 @@ def replace_dropout(model: Model) -> Model:
 
 
 def dropout_mask(shape: torch.Size, p: float) -> torch.Tensor:
-    """Draw a multiplicative dropout mask: 0 with probability p, else 1 / (1 - p).
-
-    Args:
-        shape: Shape of the mask.
-        p: Share of zeros, in [0, 1).
-
-    Returns:
-        float32, of the given shape, on the CPU.
-    """
+    """Draw a dropout mask, float32 on the CPU: 0 with probability p, in [0, 1), else 1 / (1 - p)."""
     width = 1 if float(p * _STEPS).is_integer() else 2
     steps = _STEPS**width
     dropped = min(round(p * steps), steps - 1)
@@ -225,14 +217,13 @@ def full_width(histories: torch.Tensor, max_len: int, padding: Side) -> torch.Te
 
 
 def readout_slots(histories: torch.Tensor, padding: Side) -> torch.Tensor:
-    """Column of each row's newest item, where the next one is predicted.
+    """Column of each row's newest item, int64 (B,), where the next one is predicted.
+
+    For left padding the last column; for right padding 0 where a row holds no item.
 
     Args:
         histories: int64 (B, L), 0 is padding.
         padding: Side of the padding.
-
-    Returns:
-        int64 (B,); the last column for left padding; for right padding 0 where a row holds no item.
     """
     rows, width = histories.shape
     if padding == "left":
@@ -248,17 +239,13 @@ def take_slots(x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 def length_groups(histories: torch.Tensor, padding: Side) -> list[tuple[torch.Tensor, slice]]:
     """Split a batch on a CPU into at most three groups of similar length, to reduce padding.
 
-    On a GPU all rows are one group, since at these sizes kernel launches dominate and the lengths would need a sync.
-
-    A row without items counts as one of full length, because if all its keys are masked alike, the result depends on
-    the padding.
-
-    Args:
-        histories: int64 (B, L).
-        padding: Side of the padding.
+    On a GPU all rows are one group, since at these sizes kernel launches dominate and the lengths would need a sync. A
+    row without items counts as one of full length, because if all its keys are masked alike, the result depends on the
+    padding.
 
     Returns:
-        For each group the indices of its rows in the batch, int64 (b,), and the columns without the common padding.
+        For each group the indices of its rows in the batch (B, L), int64 (b,), and the columns without the common
+            padding.
     """
     width = histories.shape[1]
     if histories.device.type != "cpu":
@@ -308,20 +295,13 @@ def init_weights(module: nn.Module) -> None:
 
 
 def check_heads(hidden_size: int, num_heads: int) -> None:
-    """Check that a width divides into heads.
-
-    Raises:
-        ConfigError: If it does not.
-    """
+    """Check that a width divides into heads; a `ConfigError` if it does not."""
     if num_heads < 1 or hidden_size % num_heads:
         raise ConfigError(f"hidden_size is {hidden_size}, which is no multiple of num_heads {num_heads}.")
 
 
 def causal_mask(histories: torch.Tensor) -> torch.Tensor:
-    """Additive attention mask: a query sees the items up to itself, and no padding.
-
-    Args:
-        histories: int64 (B, L), 0 is padding.
+    """Additive attention mask of histories int64 (B, L): a query sees the items up to itself, and no padding.
 
     Returns:
         float32 (B, 1, L, L): 0 where key <= query and the key is an item, else -10000.
@@ -451,15 +431,12 @@ class AttentionFrame(nn.Module):
         return self.split_heads(q), self.split_heads(k), self.split_heads(v)
 
     def merge(self, context: torch.Tensor, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-        """Output projection, dropout, residual connection and norm.
+        """Output projection, dropout, residual connection and norm: float (B, M, D).
 
         Args:
             context: float (B, H, M, d).
             x: float (B, L, D), the layer's input.
             at: As in `project`.
-
-        Returns:
-            float (B, M, D).
         """
         given = x if at is None else take_slots(x, at)[:, None]
         merged: torch.Tensor = self.norm(given + self.dropout(self.out(context.transpose(1, 2).flatten(2))))
@@ -470,15 +447,12 @@ class SelfAttention(AttentionFrame):
     """Multi-head self-attention with a residual connection."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None, at: torch.Tensor | None = None) -> torch.Tensor:
-        """Attend.
+        """Attend: float (B, L, D), or (B, 1, D) with `at`.
 
         Args:
             x: float (B, L, D).
-            mask: float, broadcast to (B, 1, L, L), added to the scores; None for none.
+            mask: float, broadcast to (B, 1, L, L), added to the scores.
             at: int64 (B,), the one slot of each row to compute; all if None.
-
-        Returns:
-            float (B, L, D), or (B, 1, D) with `at`.
         """
         q, k, v = self.project(x, at)
         return self.merge(attend(q, k, v, mask_rows(mask, at), self.attention_dropout), x, at)
@@ -553,11 +527,7 @@ class CausalLayer(nn.Module):
 def rotate(x: torch.Tensor) -> torch.Tensor:
     """Rotary position embedding: the two halves of a head's width turn by slot · 10,000^(-2i / d).
 
-    Args:
-        x: float (B, H, L, d), slots 0 to L - 1; only differences of slots matter to attention.
-
-    Returns:
-        float (B, H, L, d).
+    `x` is float (B, H, L, d), slots 0 to L - 1; only differences of slots matter to attention.
     """
     half = x.shape[-1] // 2
     dtype = torch.promote_types(x.dtype, torch.float32)

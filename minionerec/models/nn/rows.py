@@ -38,13 +38,7 @@ class ColumnSubset:
         return len(self.numbers)
 
     def find(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The column of each number.
-
-        Args:
-            numbers: int64 (...), any.
-
-        Returns:
-            int64 (...), -1 for numbers that are not in the subset.
+        """The column of each number, int64 (...), -1 for numbers that are not in the subset.
 
         Example:
             >>> ColumnSubset(torch.tensor([2, 5, 7])).find(torch.tensor([5, 6, 2, -1])).tolist()

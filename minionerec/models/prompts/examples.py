@@ -150,8 +150,8 @@ class ExampleBuilder:
     def build(self, task: str, split: str) -> list[PromptExample]:
         """Build all examples of one task.
 
-        A task from histories has one example per example of the split; an item task one per item that has the texts
-        the task needs, for every split.
+        A task from histories has one example per example of the split; an item task one per item that has the texts the
+        task needs, for every split.
 
         Raises:
             ConfigError: If the task is unknown, or missing in the wording.

@@ -150,11 +150,7 @@ class Wording:
         return "".join(context_token(feature.name, code) for feature, code in pairs if code != UNKNOWN)
 
     def task(self, name: str) -> TaskWording:
-        """The templates of one task.
-
-        Raises:
-            ConfigError: If this wording does not have the task.
-        """
+        """The templates of one task; a `ConfigError` if this wording does not have it."""
         if name not in self.tasks:
             raise ConfigError(f"the wording {self.name!r} has no task {name!r}; it has {', '.join(self.tasks)}.")
         return self.tasks[name]
@@ -234,11 +230,7 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
 
 
 def _task_wording(name: str, task: str, templates: Any) -> TaskWording:
-    """Check and parse one task of a wording's file.
-
-    Raises:
-        ConfigError: As `load_wording` does.
-    """
+    """Check and parse one task of a wording's file; raises what `load_wording` does."""
     if task not in TASKS:
         raise ConfigError(f"{name}: unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
     if not isinstance(templates, dict) or set(templates) != {"prompt", "completion"}:

@@ -279,7 +279,6 @@ class CatalogueTrainConfig(RunConfig):
         known=LOSSES,
     )
     negatives: int = setting(256, "sampled: SIDs drawn uniformly each step", least=1, requires="loss")
-    siblings: int = setting(0, "sampled: siblings of each target drawn in the trie", least=0, requires="loss")
     unseen_negatives: bool = setting(
         True,
         "likelihood: whether SIDs that no training window holds count as wrong answers; false leaves them out of the "

@@ -132,7 +132,7 @@ class LanguageRanker:
         table, model = self.bundle.table, self.bundle.model
         with torch.inference_mode():
             if isinstance(model, CatalogueModel):
-                parts = [tower.matrix(*model.given())[1:] for tower in model.each_tower()]
+                parts = [tower.matrix(model.given())[1:] for tower in model.each_tower()]
                 vectors = torch.cat(parts, 1)
             else:
                 codes, present = torch.from_numpy(table.distinct_codes), torch.from_numpy(table.distinct_codes >= 0)

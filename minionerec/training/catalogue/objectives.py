@@ -38,60 +38,29 @@ from minionerec.training.trainer import RankingEvaluation, StepInParts
 
 
 class Sampler:
-    """Draws the SIDs of a step: targets of its windows, SIDs drawn uniformly, and siblings of targets in the trie.
+    """Draws the SIDs of a step: targets of its windows, and SIDs drawn uniformly, with replacement.
 
-    All draws are with replacement and come from torch's generator. A sibling is one of the other SIDs below a target's
-    prefix, which is all of its codes but the last. The processes of a launch, whose generators begin alike, draw all of
-    their SIDs from all alike together, and each takes its own.
+    The processes of a launch, whose generators begin alike, draw the uniform SIDs of all of them, and each takes its
+    own.
 
     Args:
-        codes: int (N, L), the distinct SIDs, in ascending order.
-        counts: int64 (N,), how often each is a training target.
-        negatives: SIDs drawn from all alike, each step.
-        siblings: Siblings drawn for each target.
+        counts: int64 (N,), how often each SID is a training target.
+        negatives: SIDs drawn uniformly each step.
+
+    Attributes:
+        shares: float64 (N,), share of each SID in the training targets.
     """
 
-    def __init__(self, codes: np.ndarray, counts: np.ndarray, negatives: int, siblings: int):
-        self.size, self.negatives, self.siblings = len(codes), negatives, siblings
-        shares = counts / counts.sum()
-        self.shares = torch.from_numpy(shares)  # of the training targets, float64 (N,)
-        changed = np.ones(len(codes), dtype=bool)
-        changed[1:] = (codes[1:, :-1] != codes[:-1, :-1]).any(1)
-        prefix = np.cumsum(changed) - 1
-        self.prefix = torch.from_numpy(prefix)  # of each SID, int64 (N,)
-        self.starts = torch.from_numpy(np.append(np.flatnonzero(changed), len(codes)))  # first SID of each prefix
-        self.prefix_shares = torch.from_numpy(np.bincount(prefix, shares))
-
-    def to(self, device: torch.device) -> "Sampler":
-        """The same sampler, its tables on a device."""
-        for name in ("shares", "prefix", "starts", "prefix_shares"):
-            setattr(self, name, getattr(self, name).to(device))
-        return self
+    def __init__(self, counts: np.ndarray, negatives: int):
+        self.negatives = negatives
+        self.shares = torch.from_numpy(counts / counts.sum())
 
     def draw(self, labels: torch.Tensor) -> Sample:
-        """The SIDs of a step.
-
-        Args:
-            labels: int64 (B, T), numbers from 1 of the targets of its windows, 0 or less where there is none.
-        """
-        device = labels.device
-        targets = labels[labels > 0] - 1
-        drawn = [targets]
-        if self.negatives:
-            numbers = torch.randint(self.size, (world_size(), self.negatives))[process_rank()]
-            drawn.append(numbers.to(device))
-        if self.siblings:
-            drawn.append(self._beside(targets.repeat(self.siblings)))
-        columns = ColumnSubset(torch.cat(drawn).unique())
+        """The SIDs of a step, by the numbers from 1 of its targets, int64 (B, T), 0 or less where there is none."""
+        self.shares = self.shares.to(labels.device)
+        negatives = torch.randint(len(self.shares), (world_size(), self.negatives))[process_rank()]
+        columns = ColumnSubset(torch.cat([labels[labels > 0] - 1, negatives.to(labels.device)]).unique())
         return columns, self._log_shares(labels, columns)
-
-    def _beside(self, targets: torch.Tensor) -> torch.Tensor:
-        """One of the other SIDs of each target's prefix; those alone below theirs are left out."""
-        first = self.starts[self.prefix[targets]]
-        others = self.starts[self.prefix[targets] + 1] - first - 1
-        targets, first, others = (part[others > 0] for part in (targets, first, others))
-        at = first + (torch.rand(len(targets), dtype=torch.float64).to(targets.device) * others).long()
-        return at + (at >= targets)
 
     def _log_shares(self, labels: torch.Tensor, columns: ColumnSubset) -> torch.Tensor:
         """For each window the logarithm of the probability that each SID is there: float32 (B, C)."""
@@ -99,44 +68,24 @@ class Sampler:
         own, numbers = labels[row, slot] - 1, columns.numbers
         counts = torch.bincount(row, minlength=len(labels)).double()[:, None]  # (B, 1), labels of each window
         total = max(1, len(own))
-        bring = self.shares[numbers]  # (C,), how probable it is that a label of another window brings each SID
-        drawn = self.negatives * float(np.log1p(-1 / max(self.size, 2)))
-        beside: torch.Tensor | float = 0.0
-        if self.siblings:
-            prefix = self.prefix[numbers]
-            others = self.starts[prefix + 1] - self.starts[prefix] - 1
-            missed = self.siblings * torch.log1p(-1 / others.clamp(min=1).double()).clamp(min=-50)  # none is drawn
-            bring = bring + (self.prefix_shares[prefix] - bring) * -torch.expm1(missed)
-            distinct, which = prefix.unique(return_inverse=True)  # every label's prefix is among them
-            below = torch.zeros(len(labels), len(distinct), dtype=torch.float64, device=labels.device)
-            below.index_put_((row, torch.searchsorted(distinct, self.prefix[own])), below.new_ones(()), True)
-            beside = below[:, which] * missed
-        # (B, C), logarithm of the probability that nothing has brought it
-        absent = (total - counts) * torch.log1p(-bring.clamp(max=1 - 1e-9)) + beside + drawn
-        found = torch.log(-torch.expm1(absent))
-        found[row, columns.find(own)] = 0.0
-        return found.float()
+        shares = self.shares[numbers].clamp(max=1 - 1e-9)  # (C,), probability that another window's label is the SID
+        not_drawn = self.negatives * float(np.log1p(-1 / max(len(self.shares), 2)))
+        absent = (total - counts) * torch.log1p(-shares) + not_drawn  # (B, C), log-probability of not being there
+        log_shares = torch.log(-torch.expm1(absent))
+        log_shares[row, columns.find(own)] = 0.0
+        return log_shares.float()
 
 
 def expected_loss(log_probs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Minus the reward that the model expects at each position, where the target alone has one: float32 (P,).
 
-    Args:
-        log_probs: float32 (P, N), of every SID.
-        wanted: int64 (P,), SID numbers of the targets.
+    `log_probs` are of every SID, float32 (P, N); `wanted` are the targets' SID numbers, int64 (P,).
     """
     return -log_probs.gather(1, wanted[:, None])[:, 0].exp()
 
 
 def grpo_loss(log_probs: torch.Tensor, wanted: torch.Tensor, generations: int, table: SidTable) -> torch.Tensor:
-    """Minus the mean of advantage times log-probability in each position's group: float32 (P,).
-
-    Args:
-        log_probs: float32 (P, N), of every SID.
-        wanted: int64 (P,), SID numbers of the targets.
-        generations: Group size G.
-        table: The SIDs of the catalogue.
-    """
+    """Minus the mean of advantage times log-probability in each position's group: float32 (P,); see `expected_loss`."""
     best, sids = top_scores(log_probs.detach(), generations)
     rollouts = Rollouts(sids.cpu().numpy(), wanted.cpu().numpy(), best.cpu().numpy(), [None] * len(wanted), table)
     advantages = torch.from_numpy(group_advantages(ranking(rollouts))).to(log_probs.device)
@@ -185,28 +134,20 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
 
     def create_optimizer(self, model: Any = None) -> Any:
         """The trainer's own; of the sampled loss one that leaves rows alone that a step does not read."""
-        if self.sampler is None:
+        if self.sampler is None or self.optimizer is not None:
             return super().create_optimizer(model)
-        if self.optimizer is None:
-            trained = cast(torch.nn.Module, self.model)
-            decaying = set(self.get_decay_parameter_names(trained))
-            named = [(name, each) for name, each in trained.named_parameters() if each.requires_grad]
-            groups = [
-                {
-                    "params": [each for name, each in named if (name in decaying) == decays],
-                    "weight_decay": self.args.weight_decay if decays else 0.0,
-                }
-                for decays in (True, False)
-            ]
-            self.optimizer = RowAdamW(
-                groups,
-                lr=self.args.learning_rate,
-                betas=(self.args.adam_beta1, self.args.adam_beta2),
-                eps=self.args.adam_epsilon,
-                tables=sampled_tables(cast(CatalogueModel, trained)).values(),
-            )
-            self.add_callback(SettleRows(self.optimizer))
-        return self.optimizer
+        self.optimizer_cls_and_kwargs = (
+            RowAdamW,
+            {
+                "lr": self.args.learning_rate,
+                "betas": (self.args.adam_beta1, self.args.adam_beta2),
+                "eps": self.args.adam_epsilon,
+                "tables": sampled_tables(cast(CatalogueModel, self.model)).values(),
+            },
+        )
+        optimizer = cast(RowAdamW, super().create_optimizer())
+        self.add_callback(SettleRows(optimizer))
+        return optimizer
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -267,7 +208,7 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
     def _sampled(self, inputs: dict[str, Any]) -> Sample:
         """The SIDs of this step, whose rows are brought up to date."""
         histories = inputs["histories"]
-        sample = cast(Sampler, self.sampler).to(histories.device).draw(inputs["labels"])
+        sample = cast(Sampler, self.sampler).draw(inputs["labels"])
         columns = sample[0].numbers
         rows = torch.cat([columns, histories[histories > 0] - 1]).unique()
         model = cast(CatalogueModel, self.accelerator.unwrap_model(self.model))
@@ -286,11 +227,7 @@ def _with_sample(make: Callable[[slice], dict[str, Any]], sample: Sample, part: 
 
 
 class SettleRows(TrainerCallback):
-    """Brings all rows up to date before weights are evaluated or written.
-
-    Args:
-        optimizer: Whose rows.
-    """
+    """Brings all rows of an optimiser up to date before weights are evaluated or written."""
 
     def __init__(self, optimizer: RowAdamW):
         self.optimizer = optimizer

@@ -55,8 +55,10 @@ def set_popularity(
 ) -> None:
     """Give a model the popularity of training targets, with given weights.
 
+    A model without `popularity`, or of more than `SIDS_AT_ONCE` SIDs, stays as it is.
+
     Args:
-        model: A model, changed in place; one without `popularity`, or of more than `SIDS_AT_ONCE` SIDs, stays as it is.
+        model: A model, changed in place.
         windows: Training windows, with their codes of request features.
         features: The features.
         weights: Feature → name of a code → weight; 0 for those that are not named.
@@ -134,7 +136,7 @@ def _gains(model: CatalogueModel, column: int, heldout: SidWindows, codes: np.nd
         )
         row, slot = newest_slots(histories)
         model.popularity.weights[own] = 0
-        towers = model.tower_scores(histories, row, slot, given)
+        towers = model.tower_scores(histories, model.positions(histories, row, slot, contexts=given))
         wanted = labels[row, slot][:, None] - 1
         logs = model.popularity.logs[own][given[:, column]]
         for number, weight in enumerate(WEIGHTS):

@@ -182,11 +182,7 @@ class RowAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def refresh(self, tables: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Bring rows up to date that are about to be read.
-
-        Args:
-            tables: Parameters with the rows of each, int64 (R,), which may repeat.
-        """
+        """Bring rows up to date that are about to be read: those of each parameter, int64 (R,), which may repeat."""
         group_of = {id(param): group for group in self.param_groups for param in group["params"]}
         for param, rows in tables:
             self._catch_up(group_of[id(param)], param, rows.unique())

@@ -100,16 +100,11 @@ def write_windows(
 def _weighed_windows(
     corpus: Corpus, numbers: np.ndarray, recency: float
 ) -> Iterator[tuple[FlatWindows, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Iterate over the training windows of a corpus, some at a time.
-
-    Args:
-        corpus: The corpus.
-        numbers: int64 (I,), the SID of each item, from 0.
-        recency: See `write_windows`.
+    """Iterate over the training windows of a corpus, some at a time; arguments as of `corpus_parts`.
 
     Returns:
         The windows; histories and labels, int32 (W, H), as in `read_windows`; weights, float32 (W, H), at most 1; and
-        the numbers of the training examples, int64 (W, H), -1 for none.
+            the numbers of the training examples, int64 (W, H), -1 for none.
     """
     number = np.concatenate([[0], numbers + 1]).astype(np.int32)
     ages = recency_of(corpus.split, corpus.sizes["train"], recency)
@@ -197,12 +192,7 @@ def held_out_windows(
 
 
 def older_sids(rows: SplitExamples, numbers: np.ndarray, max_history: int) -> np.ndarray:
-    """What the user of each example had before the window that a model reads.
-
-    Args:
-        rows: The examples.
-        numbers: int64 (I,), the SID of each item, from 0.
-        max_history: Most items of a window.
+    """What the user of each example had before the window of `max_history` items that a model reads.
 
     Returns:
         object (R,), of each an int32 array of numbers from 1, oldest first.

@@ -18,5 +18,4 @@ One step, P prompts with G completions each:
 
     trainer.py     goes this way, and tells the log (figures.py)
     trl_adapter.py where TRL's trainer is touched
-    stage.py       loads, builds, trains, keeps the best weights; the settings are those of training/config.py
 """

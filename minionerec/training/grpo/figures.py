@@ -87,14 +87,11 @@ def rollout_figures(rollouts: Rollouts, accelerator: Accelerator) -> dict[str, f
 def reward_figures(rewards: WeightedRewards, found: np.ndarray, accelerator: Accelerator) -> dict[str, float]:
     """Means and deviations of each reward and of their sum, over the completions that they apply to.
 
-    Args:
-        rewards: The rewards.
-        found: float64 (F, P, G), their values for this device's rollouts.
-        accelerator: Knows the other devices.
+    `found` are the rewards' values for this device's rollouts, float64 (F, P, G).
 
     Returns:
         `rewards/NAME/mean`, `rewards/NAME/std`, `reward`, `reward_std`, and `frac_reward_zero_std`, the share of groups
-        whose rewards are all alike.
+            whose rewards are all alike.
     """
     own = torch.from_numpy(found.astype(np.float32)).transpose(0, 1).contiguous()  # (P, F, G)
     every = accelerator.gather(own.to(accelerator.device)).transpose(0, 1).cpu().numpy()  # (F, all P, G)
@@ -119,13 +116,7 @@ def _mean_and_std(values: np.ndarray) -> tuple[float, float]:
 def completion_figures(
     completions: Sequence[Sequence[Sequence[int]]], ends: Collection[int], accelerator: Accelerator
 ) -> dict[str, float]:
-    """Lengths of the completions in tokens, of all and of those that end with an end token.
-
-    Args:
-        completions: Token ids of the G completions of each prompt.
-        ends: Tokens that end a completion.
-        accelerator: Knows the other devices.
-    """
+    """Lengths of the completions in tokens, of all and of those that end with one of the tokens `ends`."""
     flat = [ids for group in completions for ids in group]
     own = torch.tensor([[len(ids), ids[-1] in ends] for ids in flat], device=accelerator.device)
     lengths, ended = accelerator.gather(own).cpu().numpy().T
@@ -144,13 +135,8 @@ def token_figures(
 ) -> dict[str, torch.Tensor]:
     """Figures of each token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
 
-    Tokens of groups that are not scored have no entropy and no KL: NaN.
-
-    Args:
-        ratio: Of the slice, see `policy_loss`.
-        kl: As well.
-        entropies: float32 (R, C), where the head computes them.
-        groups: The slice.
+    Tokens of groups that are not scored have no entropy and no KL: NaN. Ratio and KL are those of `policy_loss`;
+    entropies float32 (R, C), where the head computes them.
     """
     mask, advantages = groups.scored_mask, groups.advantages.unsqueeze(1)
     low = ((ratio < 1 - CLIP) & (advantages < 0)).float()

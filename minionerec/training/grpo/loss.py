@@ -112,13 +112,7 @@ class RolloutGroups:
 
 
 def completions_of(rollouts: Rollouts, rows: Sequence[Row], sid_tokens: Sequence[list[int]]) -> list[list[list[int]]]:
-    """Token ids of each prompt's completions: the SID's, and the tail that the wording puts after it.
-
-    Args:
-        rollouts: The SIDs.
-        rows: The prompts of the rollouts.
-        sid_tokens: Token ids of each SID number.
-    """
+    """Token ids of each prompt's completions: the SID's, and the tail that the wording puts after it."""
     found = zip(rollouts.sids.tolist(), rows, strict=True)
     return [[sid_tokens[sid] + row["tail"] for sid in group] for group, row in found]
 

@@ -23,17 +23,6 @@ from minionerec.training.examples import (
 )
 
 
-def check_task(task: str) -> None:
-    """Check that a task answers with an SID.
-
-    Raises:
-        ConfigError: If it does not.
-    """
-    fields = COMPLETION_FIELDS.get(task, ("sid",))
-    if fields != ("sid",):
-        raise ConfigError(f"task {task!r} answers with a {' and a '.join(fields)}; take tasks that answer with an SID.")
-
-
 class PromptExamples(ExampleMaker):
     """Makes prompts of all tasks, each with the number of its target.
 
@@ -53,7 +42,11 @@ class PromptExamples(ExampleMaker):
         super().__init__(*about, **more)
         self.tokenizer, self.max_prompt_length = tokenizer, max_prompt_length
         for task in self.tasks:
-            check_task(task)
+            fields = COMPLETION_FIELDS.get(task, ("sid",))
+            if fields != ("sid",):
+                raise ConfigError(
+                    f"task {task!r} answers with a {' and a '.join(fields)}; take tasks that answer with an SID."
+                )
 
     def examples(self, requested: TaskExamples) -> MadeColumns:
         """Prompts of one task."""
@@ -83,18 +76,10 @@ def grpo_examples(
     max_prompt_length: int,
     folder: Path,
 ) -> TrainingSet:
-    """The prompts (`Row`) of all tasks by their weights.
+    """The prompts (`Row`) of all tasks by their weights, truncated to their last `max_prompt_length` tokens.
 
-    They are filled up to whole steps by repeating some in a fixed random order, so that none is dropped.
-
-    Args:
-        builder: Makes the examples.
-        tokenizer: The model's tokenizer.
-        tasks: Tasks with their weights.
-        prompts_per_step: Prompts an optimiser step.
-        seed: Seed of the draws.
-        max_prompt_length: Prompts are truncated to this many last tokens.
-        folder: Folder of the prompts, written where they do not exist yet.
+    They are filled up to whole steps by repeating some in a fixed random order, so that none is dropped. `folder` is
+    written where they do not exist yet.
 
     Raises:
         ConfigError: If a task's completion is not an SID.

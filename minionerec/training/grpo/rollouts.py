@@ -44,12 +44,7 @@ RollOut = Callable[[PreTrainedModel, Sequence[Row]], Rollouts]
 
 
 def beams(trie: Trie, generations: int) -> PromptSearch:
-    """The G best SIDs by beam search, as in evaluation.
-
-    Args:
-        trie: SIDs of the catalogue.
-        generations: Group size G.
-    """
+    """The G best SIDs of the trie by beam search, as in evaluation."""
 
     def search(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         return decode_prompts(model, prompts, trie, generations)
@@ -60,10 +55,7 @@ def beams(trie: Trie, generations: int) -> PromptSearch:
 def samples(trie: Trie, generations: int, end_token: int) -> PromptSearch:
     """G SIDs drawn without replacement, with their log-probabilities in the trie.
 
-    Args:
-        trie: SIDs of the catalogue.
-        generations: Group size G.
-        end_token: Follows every SID where some SIDs begin others: those have no probability of their own before it.
+    `end_token` follows every SID where some SIDs begin others: those have no probability of their own before it.
     """
     drawn = trie.with_tail([end_token]) if trie.mixed_ends else trie
 
@@ -80,12 +72,7 @@ def samples(trie: Trie, generations: int, end_token: int) -> PromptSearch:
 
 
 def roller(search: PromptSearch, table: "SidTable") -> RollOut:
-    """The rollout function: prompts in, `Rollouts` out.
-
-    Args:
-        search: Finds the SIDs.
-        table: The SIDs of the catalogue.
-    """
+    """The rollout function: prompts in, `Rollouts` out."""
 
     def roll_out(model: PreTrainedModel, rows: Sequence[Row]) -> Rollouts:
         sids, scores = search(model, [row["prompt"] for row in rows])

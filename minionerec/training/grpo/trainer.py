@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from safetensors.torch import load_model, save_model
@@ -70,15 +69,6 @@ class Objective:
     terms: Mapping[str, float] = field(default_factory=lambda: {"policy": 1.0})
     scaled: bool = True
 
-    def advantages(self, rewards: np.ndarray) -> np.ndarray:
-        """Advantages of the completions, 0 in groups whose rewards are all equal: float32 (P, G).
-
-        Args:
-            rewards: float32 (P, G), the rewards' weighted sum.
-        """
-        found = group_advantages(rewards, self.scaled)
-        return np.where(has_signal(rewards)[:, None], found, np.float32(0))
-
 
 class SidGrpoTrainer(RankingEvaluation, StepTrainer):
     """GRPO on ranked SIDs, with shared-prefix scoring and validation by ranking.
@@ -137,7 +127,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         groups = make_groups(
             every,
             completions,
-            advantages=self.objective.advantages(rewards),
+            advantages=group_advantages(rewards, self.objective.scaled),
             scored=(signal | self.objective.keep_zero_variance) & ("policy" in terms),
             tokens=int(self._sum(sum(len(ids) for group in completions for ids in group))),
             device=self.accelerator.device,

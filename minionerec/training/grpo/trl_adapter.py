@@ -48,20 +48,13 @@ READ = ("eos_token_ids", "num_generations", "ref_model")
 
 
 def sample_steps(count: int, processes: int, slices: int, size: int, seed: int) -> EpochSampler:
-    """Rows of whole steps.
+    """Rows of whole steps, which `count` rows are filled up to.
 
     A step's rows are dealt out in blocks, one a device, and a device computes its block slice by slice. The trainer
     takes slices in the order of first slice of each device, second slice of each device, and so on:
 
         a step's rows     0 1 | 2 3 || 4 5 | 6 7      two devices, each with two slices of two rows
         as they are given 0 1   4 5    2 3   6 7
-
-    Args:
-        count: Number of rows, filled up to whole steps.
-        processes: Devices.
-        slices: Slices of a step on each.
-        size: Rows of a slice.
-        seed: Seed of the order.
     """
     whole = count - count % (processes * slices * size)
 
@@ -111,20 +104,13 @@ class StepTrainer(StepInParts, GRPOTrainer):
 
     @abstractmethod
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
-        """Inputs of the loss, one slice after the other.
-
-        Args:
-            rows: The rows of each slice of a step, on this device.
-        """
+        """Inputs of the loss, one slice after the other, from the rows of each slice of a step on this device."""
 
     @abstractmethod
     def slice_loss(self, model: Any, groups: RolloutGroups, whole: RolloutGroups | None) -> torch.Tensor:
-        """The part that one slice has in the loss of a device's share of a step.
+        """The part that one slice, `groups`, has in the loss of a device's share of a step.
 
-        Args:
-            model: The policy, or a distributed wrapper of it.
-            groups: The slice.
-            whole: The share; None where it has as many slices as there are gradient accumulation steps.
+        `whole` is the share; None where it has as many slices as there are gradient accumulation steps.
         """
 
     def get_train_dataloader(self) -> DataLoader[Any]:

@@ -1,6 +1,6 @@
 """The shape of a catalogue model."""
 
-from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -44,65 +44,36 @@ class CatalogueConfig(PreTrainedConfig):
 
     model_type = "minionerec_catalogue"
 
-    def __init__(
-        self,
-        vocab_size: int = 1,
-        num_sids: int = 1,
-        levels: int = 1,
-        max_code: int = 0,
-        max_history: int = 10,
-        hidden_size: int = 128,
-        num_hidden_layers: int = 2,
-        num_attention_heads: int = 4,
-        intermediate_size: int = 512,
-        towers: int = 1,
-        text_width: int = 0,
-        item_columns: Sequence[Mapping[str, Any]] = (),
-        learned_vectors: bool = True,
-        code_vectors: bool = True,
-        code_sizes: Sequence[int] = (),
-        pointer: bool = True,
-        experts: bool = False,
-        num_expert_counts: int = 0,
-        num_expert_neighbours: int = 0,
-        num_expert_ease: int = 0,
-        expert_width: int = 0,
-        num_transitions: int = 0,
-        reach: int = 10,
-        decay: float = 0.6,
-        reverse: float = 0.0,
-        event_tokens: Sequence[int] = (),
-        context_tokens: Sequence[Sequence[int]] = (),
-        **kwargs: Any,
-    ):
-        self.vocab_size = vocab_size
-        self.num_sids = num_sids
-        self.levels = levels
-        self.max_code = max_code
-        self.max_history = max_history
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.towers = towers
-        self.text_width = text_width
-        self.item_columns = [dict(column) for column in item_columns]
-        self.learned_vectors = learned_vectors
-        self.code_vectors = code_vectors
-        self.code_sizes = list(code_sizes)
-        self.pointer = pointer
-        self.experts = experts
-        self.num_expert_counts = num_expert_counts
-        self.num_expert_neighbours = num_expert_neighbours
-        self.num_expert_ease = num_expert_ease
-        self.expert_width = expert_width
-        self.num_transitions = num_transitions
-        self.reach = reach
-        self.decay = decay
-        self.reverse = reverse
-        self.event_tokens = list(event_tokens)
-        self.context_tokens = [list(tokens) for tokens in context_tokens]
-        super().__init__(**kwargs)
+    vocab_size: int = 1
+    num_sids: int = 1
+    levels: int = 1
+    max_code: int = 0
+    max_history: int = 10
+    hidden_size: int = 128
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 4
+    intermediate_size: int = 512
+    towers: int = 1
+    text_width: int = 0
+    item_columns: list[dict[str, Any]] = field(default_factory=list)
+    learned_vectors: bool = True
+    code_vectors: bool = True
+    code_sizes: list[int] = field(default_factory=list)
+    pointer: bool = True
+    experts: bool = False
+    num_expert_counts: int = 0
+    num_expert_neighbours: int = 0
+    num_expert_ease: int = 0
+    expert_width: int = 0
+    num_transitions: int = 0
+    reach: int = 10
+    decay: float = 0.6
+    reverse: float = 0.0
+    event_tokens: list[int] = field(default_factory=list)
+    context_tokens: list[list[int]] = field(default_factory=list)
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
 
     @property
     def context_sizes(self) -> list[int]:

@@ -13,14 +13,7 @@ from minionerec.models.nn.experts import NO_SALE, Experts, ItemLikeness, item_fe
 
 
 def indices_among(known: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Find the index of rows of codes in a table.
-
-    Args:
-        known: int (N, k), table of distinct rows.
-        queries: int (M, k), rows to find.
-
-    Returns:
-        int64 (M,), -1 for rows that are not in the table.
+    """Index of each of M rows of codes in a table of N distinct ones: int64 (M,), -1 for rows that it lacks.
 
     Example:
         >>> indices_among(np.array([[0, 1], [2, 0]]), np.array([[2, 0], [2, 1]])).tolist()
@@ -33,7 +26,7 @@ def indices_among(known: np.ndarray, queries: np.ndarray) -> np.ndarray:
 
 
 def grown_rows(values: torch.Tensor, known: np.ndarray, queries: np.ndarray, start: str) -> torch.Tensor:
-    """Extend values of rows of codes to more rows.
+    """Extend values of rows of codes to more rows: float (M, ...); values of known rows are copied.
 
     Args:
         values: float (N, ...), value of each known row.
@@ -41,9 +34,6 @@ def grown_rows(values: torch.Tensor, known: np.ndarray, queries: np.ndarray, sta
         queries: int (M, k), rows of the result.
         start: Values of new rows: "neighbours", the mean over the known rows that share the longest prefix (over all,
             if none shares the first code), or "zero".
-
-    Returns:
-        float (M, ...); values of known rows are copied.
     """
     position = indices_among(known, queries)
     grown = values.new_zeros(len(queries), *values.shape[1:])
@@ -161,14 +151,9 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
 
 
 def grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, start: str, alike: ItemLikeness) -> Experts:
-    """Extend experts to more SIDs.
+    """Extend experts from the distinct SIDs `before`, int (S, L), to `after`, int (N, L), which include them.
 
-    Args:
-        experts: Experts of the known SIDs; not modified.
-        before: int (S, L), the distinct known SIDs.
-        after: int (N, L), the distinct SIDs, all known ones among them.
-        start: See `extended_catalogue`, of popularity.
-        alike: Similarities of all SIDs.
+    Popularity of new SIDs is by `start`, as of `extended_catalogue`; `alike` has similarities of all SIDs.
     """
     number, size = indices_among(after, before), len(after)
     state = {name: value.cpu() for name, value in experts.state_dict().items()}

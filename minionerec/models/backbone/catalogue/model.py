@@ -15,10 +15,10 @@ from transformers.modeling_outputs import CausalLMOutput
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.roles import ColumnCode
 from minionerec.models.backbone.catalogue import blocks
-from minionerec.models.backbone.catalogue.blocks import BlockBranches, Blocks, newest_slots
+from minionerec.models.backbone.catalogue.blocks import BlockBranches, Blocks, mean_log_probs, newest_slots
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
 from minionerec.models.backbone.catalogue.sampled import Sample, sampled_losses
-from minionerec.models.backbone.catalogue.tower import SidBlock, Tower
+from minionerec.models.backbone.catalogue.tower import Given, Tower
 from minionerec.models.decoding.branches import OpensBranches, pad_left
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, LeafModel, node_log_probs
@@ -26,7 +26,7 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.context import LearnedPopularity
 from minionerec.models.nn.experts import Experts
 from minionerec.models.nn.history import PairCounts, ScoredPositions
-from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
+from minionerec.models.nn.layers import INIT_STD, CausalLayer, Dropout, check_heads
 from minionerec.models.nn.rows import ColumnSubset
 
 
@@ -39,8 +39,8 @@ def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torc
         mask: bool (B, T), False at padding.
 
     Returns:
-        The number of the SID that ends at each token (-1 for none), and the trie node of the unfinished SID after it
-        (0 for none); both int64 (B, T).
+        The number of the SID that ends at each token (-1 for none), and the trie node of the unfinished SID after it (0
+            for none); both int64 (B, T).
     """
     tokens = ids.masked_fill(~mask, -1)
     sids, nodes = torch.full_like(ids, -1), torch.zeros_like(ids)
@@ -77,15 +77,12 @@ def newest_items(sids: torch.Tensor, events: torch.Tensor, count: int) -> tuple[
 
 
 def prompt_events(ids: torch.Tensor, mask: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-    """Event of the SID that ends at each token: that of the token behind it, if it is an event's.
+    """Event of the SID that ends at each token, int64 (B, T): that of the token behind it; from 1, 0 for none.
 
     Args:
         ids: int64 (B, T), token ids.
         mask: bool (B, T), False at padding.
         tokens: Token ids of the events.
-
-    Returns:
-        int64 (B, T), numbers of events from 1, 0 for none.
     """
     marked = torch.zeros_like(ids)
     for number, token in enumerate(tokens, start=1):
@@ -96,16 +93,15 @@ def prompt_events(ids: torch.Tensor, mask: torch.Tensor, tokens: Sequence[int]) 
 def prompt_contexts(
     ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[Sequence[int]]
 ) -> torch.Tensor:
-    """Codes of request features at each token: those of the newest tokens of each after the newest SID, else unknown.
+    """Codes of request features at each token, int64 (B, T, F).
+
+    They are those of the newest tokens of each feature after the newest SID, else unknown.
 
     Args:
         ids: int64 (B, T), token ids.
         mask: bool (B, T), False at padding.
         sids: int64 (B, T), see `read_tokens`.
         tokens: For each of F features the token ids of its known codes.
-
-    Returns:
-        int64 (B, T, F).
     """
     position = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     codes = [torch.zeros((*ids.shape, 0), dtype=torch.int64, device=ids.device)]
@@ -118,15 +114,8 @@ def prompt_contexts(
     return torch.cat(codes, 2)
 
 
-INIT_STD = 0.02
-
-
 class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
-    """The catalogue model (see the package), built by `build_catalogue` and loaded by `AutoModelForCausalLM`.
-
-    Args:
-        config: Shape.
-    """
+    """The catalogue model (see the package), built by `build_catalogue` and loaded by `AutoModelForCausalLM`."""
 
     config_class = CatalogueConfig
     config: CatalogueConfig
@@ -164,11 +153,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         PreTrainedModel.post_init(self)
 
     def flaw(self, codes: np.ndarray) -> str | None:
-        """Describe the first inconsistency of a loaded model; None if there is none.
-
-        Args:
-            codes: int (S, L), the distinct SIDs of the model.
-        """
+        """Describe the first inconsistency of a loaded model of the distinct SIDs `codes`, int (S, L); None without."""
         if not np.array_equal(self.codes.cpu().numpy(), codes):
             return "its SIDs differ"
         try:
@@ -206,13 +191,12 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
     def freeze(self) -> None:
         """Switch to evaluation mode and cache the vectors of all SIDs; training mode discards them."""
-        text, rows = self.given()
         torch.nn.Module.eval(self)
         for tower in self.each_tower():
-            tower.freeze(text, rows)
+            tower.freeze(self.given())
 
-    def given(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Text vectors and rows of code vectors; None for what the model lacks."""
+    def given(self) -> Given:
+        """Given vectors and rows of code vectors."""
         return self.text if self.config.text_width else None, self.code_rows if self.config.code_vectors else None
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -297,7 +281,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         contexts = None if contexts is None else contexts[row, slot].long()
         counted, targets = labels if leave_out else None, labels[row, slot] - 1
         if distribution:
-            positions = self._positions(histories, row, slot, counted, contexts, events)
+            positions = self.positions(histories, row, slot, counted, contexts, events)
             return CausalLMOutput(logits=self._log_probs(histories, positions))
         at = ScoredPositions(row, slot, contexts=contexts, events=events)
         losses = self._losses(histories, at, targets, counted, sample, candidates)
@@ -314,23 +298,17 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         candidates: torch.Tensor | None,
     ) -> torch.Tensor:
         """Negative log-likelihood of the target at each position, averaged over towers: float32 (P,)."""
-        row, slot, contexts, events = at.row, at.slot, at.contexts, at.events
         if sample is not None:
-            columns, _ = sample
-            positions = self.positions_at(histories, row, slot, columns, counted, contexts, events)
-            part = SidBlock.of(histories, columns, positions)
+            parts = Blocks(self, histories, at, counted).scores(sample[0])
+            losses = [sampled_losses(scores, sample, at.row, targets) for scores in parts]
+        elif self.by_blocks and not torch.is_grad_enabled() and counted is None:
+            return Blocks(self, histories, at).losses(targets)
+        else:
             losses = []
-            for tower in self.each_tower():
-                scores = tower.scores_at(part, *self.given())
-                scores = self.with_popularity(scores, positions.known_contexts, columns.numbers)
-                losses.append(sampled_losses(scores, sample, row, targets))
-            return torch.stack(losses).mean(0)
-        if self.by_blocks and not torch.is_grad_enabled() and counted is None:
-            return Blocks(self, histories, row, slot, contexts, events).losses(targets)
-        losses = []
-        for scores in self._scores(histories, self._positions(histories, row, slot, counted, contexts, events)):
-            scores = scores if candidates is None else scores.masked_fill(~candidates, -torch.inf)
-            losses.append(nn.functional.cross_entropy(scores.float(), targets, reduction="none"))
+            positions = self.positions(histories, at.row, at.slot, counted, at.contexts, at.events)
+            for scores in self.tower_scores(histories, positions):
+                scores = scores if candidates is None else scores.masked_fill(~candidates, -torch.inf)
+                losses.append(nn.functional.cross_entropy(scores, targets, reduction="none"))
         return torch.stack(losses).mean(0)
 
     def prepare_inputs_for_generation(
@@ -352,19 +330,15 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         older: torch.Tensor | None = None,
         events: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Log-probabilities of all SIDs after the newest item.
+        """Log-probabilities of all SIDs after the newest item: float32 (B, N), in the order of SID numbers.
 
         Args:
             histories: int64 (B, T), numbers from 1, padded with 0 on the right; rows may be empty.
             contexts: int64 (B, F), codes of the request features of the next SID; unknown if None.
-            older: int64 (B, O), SIDs seen before each history, which only the experts read; see
-                `minionerec.models.nn.experts.Experts.terms`.
+            older: int64 (B, O), SIDs seen before each history; see `minionerec.models.nn.experts.Experts.terms`.
             events: int64 (B, T), see `forward`.
-
-        Returns:
-            float32 (B, N), in the order of SID numbers.
         """
-        positions = self._positions(histories, *newest_slots(histories), contexts=contexts, events=events)
+        positions = self.positions(histories, *newest_slots(histories), contexts=contexts, events=events)
         return self._log_probs(histories, positions, older)
 
     def masses(
@@ -375,45 +349,24 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         contexts: torch.Tensor | None = None,
         events: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Log-probabilities of all nodes of the trie at positions of histories, without leaving counts out.
-
-        Args:
-            histories: int64 (B, T), numbers from 1, padded with 0 on the right.
-            rows: int64 (P,), row of each position in `histories`.
-            slots: int64 (P,), column of each position in `histories`.
-            contexts: int64 (P, F), codes of the request features of the SID after each position; unknown if None.
-            events: int64 (B, T), see `forward`.
-
-        Returns:
-            float32 (P, M).
-        """
-        positions = self._positions(histories, rows, slots, contexts=contexts, events=events)
+        """Log-probabilities of all nodes of the trie at positions of histories, float32 (P, M); see `positions`."""
+        positions = self.positions(histories, rows, slots, contexts=contexts, events=events)
         return self.node_log_probs(self._log_probs(histories, positions))
 
     def _log_probs(
         self, histories: torch.Tensor, positions: ScoredPositions, older: torch.Tensor | None = None
     ) -> torch.Tensor:
-        log_probs = [scores.float().log_softmax(-1) for scores in self._scores(histories, positions)]
-        mean = (
-            log_probs[0] if len(log_probs) == 1 else torch.stack(log_probs).logsumexp(0) - float(np.log(len(log_probs)))
-        )
+        mean = mean_log_probs([scores.log_softmax(-1) for scores in self.tower_scores(histories, positions)])
         return mean if self.experts is None else self.experts(mean, histories, positions.row, positions.slot, older)
 
-    def _scores(self, histories: torch.Tensor, positions: ScoredPositions) -> list[torch.Tensor]:
+    def tower_scores(self, histories: torch.Tensor, positions: ScoredPositions) -> list[torch.Tensor]:
+        """Each tower's scores of all SIDs at `positions` of histories: float32 (P, N)."""
         return [
-            self.with_popularity(tower.scores(histories, positions, *self.given()), positions.known_contexts)
+            self.with_popularity(tower.scores(histories, positions, self.given()), positions.known_contexts)
             for tower in self.each_tower()
         ]
 
-    def tower_scores(
-        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, contexts: torch.Tensor
-    ) -> list[torch.Tensor]:
-        """Each tower's scores of all SIDs at positions of histories, float32 (P, N); arguments as of `masses`."""
-        return [
-            scores.float() for scores in self._scores(histories, self._positions(histories, row, slot, None, contexts))
-        ]
-
-    def _positions(
+    def positions(
         self,
         histories: torch.Tensor,
         row: torch.Tensor,
@@ -421,38 +374,18 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         labels: torch.Tensor | None = None,
         contexts: torch.Tensor | None = None,
         events: torch.Tensor | None = None,
+        columns: ColumnSubset | None = None,
     ) -> ScoredPositions:
-        """Positions with all inputs; with labels, counts of a position's own and later ones are excluded."""
-        positions = (
-            ScoredPositions(row, slot) if self.pairs is None else self.pairs.positions(histories, row, slot, labels)
-        )
-        return replace(positions, contexts=contexts, events=events)
-
-    def positions_at(
-        self,
-        histories: torch.Tensor,
-        row: torch.Tensor,
-        slot: torch.Tensor,
-        columns: ColumnSubset,
-        labels: torch.Tensor | None = None,
-        contexts: torch.Tensor | None = None,
-        events: torch.Tensor | None = None,
-    ) -> ScoredPositions:
-        """Positions for the scores of some SIDs; see `minionerec.models.nn.history.PairCounts.positions_at`."""
+        """Positions of histories with all inputs; see `PairCounts.positions` and `ScoredPositions`."""
         if self.pairs is None:
             return ScoredPositions(row, slot, contexts=contexts, events=events)
-        positions = self.pairs.positions_at(histories, row, slot, columns, labels)
+        positions = self.pairs.positions(histories, row, slot, labels, columns)
         return replace(positions, contexts=contexts, events=events)
 
     def row_tables(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Iterate over the parameters that a sampled loss indexes, with the indexed rows (with repeats).
-
-        Args:
-            rows: int64 (R,), SIDs whose vectors are used.
-            columns: int64 (C,), SIDs that are scored.
-        """
+        """Iterate over the parameters that a sampled loss indexes, with the indexed rows; see `Tower`."""
         for tower in self.each_tower():
-            yield from tower.row_tables(rows, columns, self.given()[1])
+            yield from tower.row_tables(rows, columns, self.given())
 
     @property
     def by_blocks(self) -> bool:
@@ -460,14 +393,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return bool(self.config.num_sids > blocks.SIDS_AT_ONCE)
 
     def node_log_probs(self, leaf_log_probs: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities of all nodes of the trie; 0 for the root.
-
-        Args:
-            leaf_log_probs: float32 (B, N).
-
-        Returns:
-            float32 (B, M).
-        """
+        """Log-probabilities of all nodes of the trie, float32 (B, M), from those of SIDs, float32 (B, N)."""
         return node_log_probs(self.trie, leaf_log_probs)
 
     def _token_logits(self, ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -548,7 +474,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing after an SID.")
         histories, contexts, events = self.read_prompts(prompts)
         if self.by_blocks:
-            return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories), contexts, events))
+            return BlockBranches(self.trie, Blocks(self, histories, self._newest(histories, contexts, events)))
         return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories, contexts, events=events)))
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
@@ -565,11 +491,16 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if not (self.by_blocks and self._generates(trie)):
             return None
         histories, contexts, events = self.read_prompts(prompts)
-        return Blocks(self, histories, *newest_slots(histories), contexts, events).best(k, guide)
+        return Blocks(self, histories, self._newest(histories, contexts, events)).best(k, guide)
+
+    @staticmethod
+    def _newest(histories: torch.Tensor, contexts: torch.Tensor, events: torch.Tensor) -> ScoredPositions:
+        """The positions of the newest items."""
+        return ScoredPositions(*newest_slots(histories), contexts=contexts, events=events)
 
     def values_at_once(self, trie: Trie) -> int:
         """Number of values in memory while one prompt is scored, without those of the layers."""
-        return blocks.most_values((self.config.num_sids, len(self.trie.code), self.config.towers))
+        return blocks.most_values(self.config.num_sids, len(self.trie.code), self.config.towers)
 
     def _generates(self, trie: Trie) -> bool:
         return torch.equal(trie.first_child, self.trie.first_child) and torch.equal(trie.token, self.trie.token)
@@ -580,10 +511,7 @@ AutoModelForCausalLM.register(CatalogueConfig, CatalogueModel)
 
 
 def check_lengths(codes: np.ndarray) -> None:
-    """Check that SIDs are of one length, as a catalogue model requires.
-
-    Args:
-        codes: int (N, L), -1 after shorter SIDs.
+    """Check that SIDs, int (N, L), are of one length, as a catalogue model requires.
 
     Raises:
         ConfigError: If one is shorter.

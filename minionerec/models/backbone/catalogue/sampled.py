@@ -1,7 +1,7 @@
 """Sampled softmax loss of a catalogue model, for catalogues that are too large for the full softmax.
 
-The softmax's sum over all N SIDs is estimated from the C distinct SIDs of a step: the targets of all its windows, SIDs
-drawn at random, and siblings of targets in the trie. Each SID is weighted by the inverse of its probability pi of being
+The softmax's sum over all N SIDs is estimated from the C distinct SIDs of a step: the targets of all its windows, and
+SIDs drawn uniformly. Each SID is weighted by the inverse of its probability pi of being
 in the sample (Horvitz and Thompson, 1952):
 
     -log p(y) is estimated by  -s(y) + log( exp s(y) + sum over the other SIDs c of the step of exp(s(c) - log pi(c)) )
@@ -35,9 +35,9 @@ def sampled_losses(scores: torch.Tensor, sample: Sample, row: torch.Tensor, targ
 
     Args:
         scores: float (P, C), scores of the step's SIDs.
-        sample: The step's SIDs.
+        sample: The step's SIDs, among them the targets.
         row: int64 (P,), window of each position.
-        targets: int64 (P,), number from 0 of each position's target, which is among the SIDs.
+        targets: int64 (P,), number from 0 of each position's target.
     """
     columns, log_shares = sample
     return nn.functional.cross_entropy(scores.float() - log_shares[row], columns.find(targets), reduction="none")

@@ -13,12 +13,13 @@ from support.gaps import LATER, SAME
 from minionerec.data.names import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import blocks
-from minionerec.models.backbone.catalogue.tower import SidBlock
+from minionerec.models.backbone.catalogue.blocks import Blocks
 from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.decoder import fitting_batch_size
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.history import ScoredPositions
 from minionerec.models.nn.rows import ColumnSubset, take_rows
 
 RNG = np.random.default_rng(0)
@@ -50,17 +51,12 @@ def test_scores_of_some_sids_are_those_columns_of_the_dense_scores(changes, leav
     model = built(**changes)
     row, slot = (LABELS > 0).nonzero(as_tuple=True)
     contexts, counted = CONTEXTS[row, slot], LABELS if leave_out else None
-    dense = model._scores(HISTORIES, model._positions(HISTORIES, row, slot, counted, contexts))
-    if not leave_out:
-        for one, other in zip(model.tower_scores(HISTORIES, row, slot, contexts), dense, strict=True):
-            assert torch.equal(one, other)
+    dense = model.tower_scores(HISTORIES, model.positions(HISTORIES, row, slot, counted, contexts))
     for numbers in ([0, 1, 5, 9, N - 1], list(range(N)), [7], (SEEN[0] - 1).tolist()):
         columns = ColumnSubset(torch.tensor(numbers).unique())
-        part = SidBlock.of(HISTORIES, columns, model.positions_at(HISTORIES, row, slot, columns, counted, contexts))
-        for whole, tower in zip(dense, model.each_tower(), strict=True):
-            scores = tower.scores_at(part, *model.given())
-            found = model.with_popularity(scores, part.positions.known_contexts, columns.numbers)
-            assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
+        found = Blocks(model, HISTORIES, ScoredPositions(row, slot, contexts=contexts), counted).scores(columns)
+        for whole, scores in zip(dense, found, strict=True):
+            assert torch.allclose(scores, whole[:, columns.numbers], atol=1e-5)
 
 
 @settings(max_examples=25)
@@ -74,10 +70,9 @@ def test_counts_of_any_windows_are_looked_up_among_any_columns(rows, numbers):
     histories = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
     row, slot = (histories > 0).nonzero(as_tuple=True)
     columns = ColumnSubset(torch.tensor(sorted(numbers)))
-    part = SidBlock.of(histories, columns, model.positions_at(histories, row, slot, columns))
-    (whole,) = model._scores(histories, model._positions(histories, row, slot))
-    (tower,) = model.each_tower()
-    assert torch.allclose(tower.scores_at(part, *model.given()), whole[:, columns.numbers], atol=1e-5)
+    (found,) = Blocks(model, histories, ScoredPositions(row, slot)).scores(columns)
+    (whole,) = model.tower_scores(histories, model.positions(histories, row, slot))
+    assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
 
 
 @pytest.mark.parametrize("leave_out", [False, True])
@@ -205,5 +200,5 @@ def test_prompts_that_fit_are_reckoned_with_the_scores_of_all_sids(model):
     assert values > 3 * N
     assert fitting_batch_size(model, trie(), [[1] * 9] * 33, 5, 2**40) == 256
     assert fitting_batch_size(model, trie(), [[1] * 9] * 33, 5, 2 * 4 * (values + 200)) == 1
-    large = blocks.most_values((10**6, 10**6 + 70_000, 2))
+    large = blocks.most_values(10**6, 10**6 + 70_000, 2)
     assert 2 * 65_536 < large < 10**6

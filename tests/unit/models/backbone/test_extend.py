@@ -79,9 +79,9 @@ def test_each_of_several_towers_keeps_its_scores():
     grown, kept = extended(model), number_of(ALL)
     number, row, slot = torch.from_numpy(np.concatenate([[0], kept + 1])), torch.arange(3), torch.tensor([2, 0, 2])
     with torch.no_grad():
-        before = model._scores(HISTORIES[:3], model._positions(HISTORIES[:3], row, slot))
+        before = model.tower_scores(HISTORIES[:3], model.positions(HISTORIES[:3], row, slot))
         now = number[HISTORIES[:3]]
-        after = grown._scores(now, grown._positions(now, row, slot))
+        after = grown.tower_scores(now, grown.positions(now, row, slot))
     assert len(before) == len(after) == 2
     for old, new in zip(before, after, strict=True):
         assert_near(new[:, kept], old, WIDTH)

@@ -59,18 +59,6 @@ def test_renormalised_scores_sum_over_children_only():
         assert_near(score, step(tokens[:1], firsts) + step(tokens, seconds))
 
 
-def test_lists_are_valid_distinct_and_no_longer_than_the_catalogue():
-    model = tiny_model(seed=3)
-    rng = np.random.default_rng(1)
-    for n in (1, 2, 7, 40):
-        trie, unique = random_trie(rng, n=n)
-        for beams in (1, 5, 60):
-            for listed in lists(beam_search(model, [[1], [2, 3]], trie, beams)):
-                numbers = [sid for sid, _ in listed]
-                assert len(numbers) == len(set(numbers)) == min(beams, len(unique))
-                assert all(0 <= sid < len(unique) for sid in numbers)
-
-
 def test_batching_changes_nothing_and_modes_are_restored():
     model = tiny_model(seed=4)
     rng = np.random.default_rng(2)
@@ -187,14 +175,3 @@ def test_bad_settings_are_named():
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ConfigError, match="'flash_attention_2' takes no 4-D mask"):
         beam_search(model, [[1]], trie, 2)
-
-
-@pytest.mark.slow
-def test_a_million_beams_are_valid_and_distinct():
-    model = tiny_model(seed=5)
-    rng = np.random.default_rng(5)
-    trie, unique = random_trie(rng, n=400)
-    prompts = [rng.integers(0, VOCABULARY, int(rng.integers(1, 30))).tolist() for _ in range(20_000)]
-    sids, _ = decode_prompts(model, prompts, trie, 50, batch_size=200)
-    assert ((sids >= 0) & (sids < len(unique))).all()
-    assert (np.diff(np.sort(sids, axis=1), axis=1) > 0).all()

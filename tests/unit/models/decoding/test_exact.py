@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import VOCABULARY, exact_prompts, lists, sid_scores, tiny_model, token_ids
+from support.decoding import VOCABULARY, lists, sid_scores, tiny_model, token_ids
 from support.devices import same_lists
 from support.rounding import assert_best, rounding
 
@@ -62,21 +62,6 @@ def test_renormalised_lists_equal_a_beam_as_wide_as_the_catalogue():
     wide = beam_search(model, prompts, trie, 200, "renormalised")
     exact = exact_search(model, prompts, trie, 20, "renormalised", at_once=4)
     assert same_lists((exact.sids, exact.scores), (wide.sids[:, :20], wide.scores[:, :20]))
-
-
-def test_many_prompts_keep_their_order():
-    rng = np.random.default_rng(4)
-    model = tiny_model(seed=3)
-    trie = Trie.build(random_codes(rng, 60), token_ids(3, 7))
-    prompts = [rng.integers(0, VOCABULARY, int(rng.integers(1, 20))).tolist() for _ in range(11)]
-    model.train()
-    sids, scores, opened = exact_prompts(model, prompts, trie, 5, batch_size=4)
-    assert model.training
-    model.eval()
-    for position, prompt in enumerate(prompts):
-        alone = exact_search(model, [prompt], trie, 5)
-        assert same_lists((sids[[position]], scores[[position]]), (alone.sids, alone.scores))
-    assert (opened > 1).all()
 
 
 def test_bad_settings_are_named():

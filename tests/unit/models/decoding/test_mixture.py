@@ -186,15 +186,3 @@ def test_a_length_penalty_is_that_of_stock_search(penalty):
         texts = [row[: row.index(END) + 1] for row in output.sequences[:, 2:].tolist()]
         assert [generated[sid] for sid, _ in found] == texts
         assert_near([score for _, score in found], output.sequences_scores)
-
-
-def test_certain_steps_flip_an_order_under_a_length_penalty_alone():
-    """D7's example: of two SIDs the less probable has a forced tail, whose steps are certain where scores are
-    renormalised; over the whole vocabulary they cost the model little here, and the flip is the same."""
-    trie = Trie.build(np.array([[0, -1, -1, -1], [1, 0, 0, 0]]), token_ids(4, 2))
-    first = LeafModel(torch.tensor([[0.6, 0.4]]).log(), VOCABULARY)
-    for normaliser in ("full", "renormalised"):
-        plain = beam_search(first, [[1]], trie, 2, normaliser)
-        flipped = beam_search(first, [[1]], trie, 2, normaliser, length_penalty=1.0)
-        assert plain.sids.tolist() == [[0, 1]] and flipped.sids.tolist() == [[1, 0]]
-        assert flipped.scores[0].tolist() == pytest.approx([np.log(0.4) / 4, np.log(0.6)], abs=1e-6)

@@ -1,62 +1,17 @@
-"""Search by stock `generate` against our own, token for token and score for score."""
+"""The search by stock `generate` of the benchmarks; `test_property` has its lists against our own."""
 
 import numpy as np
 import pytest
 import torch
-from support.decoding import FAMILIES, VOCABULARY, random_trie, tiny_model, token_ids
-from support.devices import same_lists
+from support.decoding import VOCABULARY, random_trie, tiny_model, token_ids
 from support.scripts import benchmark
 
 from minionerec.core.errors import DataError
-from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.trie import Trie
 
 stock_search, TrieLogitsProcessor = benchmark("stock").stock_search, benchmark("stock").TrieLogitsProcessor
 
 END = VOCABULARY - 1
-
-
-def same(stock, ours):
-    assert same_lists((stock.sids, stock.scores), (ours.sids, ours.scores))
-    assert torch.isinf(stock.scores[ours.sids < 0]).all()
-
-
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-@pytest.mark.parametrize("beams", [1, 4, 30])
-def test_prompts_of_different_length_give_our_lists(family, beams):
-    rng = np.random.default_rng(beams)
-    model = tiny_model(family, seed=beams)
-    trie, codes = random_trie(rng, n=60)
-    prompts = [rng.integers(0, VOCABULARY, length).tolist() for length in (3, 9, 1, 6)]
-    stock, ours = stock_search(model, prompts, trie, beams), beam_search(model, prompts, trie, beams)
-    assert min(beams, len(codes)) == int((stock.sids >= 0).sum(1).min())
-    same(stock, ours)
-
-
-def test_more_beams_than_sids_give_short_lists():
-    model = tiny_model()
-    trie = Trie.build(np.array([[0, 1], [2, 2], [2, 3]]), token_ids(2, 4))
-    stock = stock_search(model, [[1, 2], [3]], trie, 8)
-    assert stock.sids.shape == (2, 8)
-    assert [sorted(row[:3]) for row in stock.sids.tolist()] == [[0, 1, 2]] * 2
-    assert (stock.sids[:, 3:] == -1).all()
-    ours = beam_search(model, [[1, 2], [3]], trie, 8)
-    assert stock.sids[:, :3].tolist() == ours.sids[:, :3].tolist()
-
-
-@pytest.mark.parametrize("beams", [1, 2, 12])
-@pytest.mark.parametrize("tail", [[END], [60, END]])
-def test_sids_of_several_lengths_end_in_a_token(beams, tail):
-    rng = np.random.default_rng(7)
-    model = tiny_model(seed=3)
-    codes = rng.integers(0, 5, (40, 3))
-    codes[rng.random(40) < 0.5, 2] = -1  # some SIDs begin others
-    trie = Trie.build(codes, token_ids(3, 5))
-    prompts = [rng.integers(0, 50, length).tolist() for length in (4, 7)]
-    stock = stock_search(model, prompts, trie, beams, tail)
-    ours = beam_search(model, prompts, trie.with_tail(tail), beams)
-    assert len({tuple(row) for row in stock.sids.tolist()}) == 2
-    same(stock, ours)
 
 
 def test_settings_of_the_models_own_file_have_no_say():

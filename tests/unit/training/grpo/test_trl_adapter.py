@@ -37,21 +37,6 @@ def test_trl_is_as_the_table_says():
     assert what_moved(GRPOTrainer) == []
 
 
-def test_a_trl_that_moved_is_noticed_by_name():
-    class Moved:
-        def _prepare_inputs(self, batch):
-            self.num_generations = 1
-
-        get_train_dataloader, get_batch_samples = GRPOTrainer.get_train_dataloader, GRPOTrainer.get_batch_samples
-        log, save_model, evaluate = GRPOTrainer.log, GRPOTrainer.save_model, GRPOTrainer.evaluate
-
-    found = "\n".join(what_moved(Moved))
-    assert "Moved._prepare_inputs takes ('self', 'batch'); trl_adapter.py overrides it with" in found
-    assert "Moved has no method compute_loss any more" in found
-    assert "sets no attribute eos_token_ids any more" in found and "ref_model" in found
-    assert "num_generations" not in found and "get_batch_samples" not in found
-
-
 def test_the_table_is_the_whole_private_surface():
     """No class of ours has another underscored name of TRL's, and no line of GRPO reads one."""
     ours = {name for cls in (StepTrainer, SidGrpoTrainer) for name in vars(cls) if not name.startswith("__")}
