@@ -29,7 +29,6 @@ from minionerec.sid.kmeans import (
     fit_residual,
     product_kmeans,
     residual_kmeans,
-    sample_size,
     training_rows,
 )
 from minionerec.sid.quantiser import CODEBOOKS_FILE, EncodedVectors, Quantiser
@@ -111,8 +110,8 @@ class MethodInputs:
     def sample(self, vectors: VectorRows, sizes: Sequence[int]) -> tuple[np.ndarray, int]:
         """The rows that codebooks are fitted on, ascending; their number is logged."""
         config = self.config
-        per_code = None if config.method.startswith("rq_vae") else POINTS_PER_CODE
-        size = sample_size(len(vectors), sizes, per_code, config.fit_rows or None)
+        unlimited = config.method.startswith("rq_vae")
+        size = min(config.fit_rows or (len(vectors) if unlimited else POINTS_PER_CODE * max(sizes)), len(vectors))
         if config.fit_rows or not isinstance(vectors, np.ndarray):
             self.counts.update(fit_rows=size)
             logger.info("Fitting on %s of %s items, drawn with seed %d.", f"{size:,}", f"{len(vectors):,}", config.seed)

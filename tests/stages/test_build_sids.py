@@ -219,7 +219,7 @@ def test_digits_of_opq_are_many_and_count_for_that_method_alone(shop, tmp_path):
 
 def test_balanced_codes_before_relocation(shop, tmp_path):
     report = run_build_sids(config_for(shop, tmp_path / "s", method="balanced_kmeans", collisions="keep")).metrics
-    assert all(set(use["use"]) == {15} and use["dead"] == 0 and use["gini"] == 0 for use in report["levels"])
+    assert all(set(use["use"]) == {15} for use in report["levels"])
 
 
 def grown(tmp_path, n_old=90, n_new=40, method="residual_kmeans", **settings):
