@@ -35,7 +35,7 @@ from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FIL
 from minionerec.recommend.rankers.baselines import RECENT, Chosen, make_baselines
 from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.recommend.rankers.protocol import Allowed
-from minionerec.reports.reference import PublishedGap, Reference, ReferenceRow, gaps_to, stated_reading
+from minionerec.reports.reference import HITS, PublishedGap, Reference, ReferenceRow
 from minionerec.reports.runs import RunSetting
 from minionerec.reports.trainings import Effort, Lineage, Training, trace
 from minionerec.sid.table import SidTable, split_sid
@@ -91,11 +91,6 @@ class EvaluationSet:
     def n_items(self) -> int:
         """Number of items, N."""
         return self.data.n_items
-
-    @property
-    def rule(self) -> str:
-        """Description of the split."""
-        return self.data.split if self.protocol.name == ROWS else self.protocol.title
 
     def check(self, where: str, targets: np.ndarray) -> None:
         """Check that ranks or lists are of these examples.
@@ -395,11 +390,16 @@ class PageResults(Results):
     def reading_of(self, row: ReferenceRow, name: str) -> str:
         """The reading of a hit stated by a published result's source, where available; else the main one."""
         stated = self.reference.settings.get(row.group, {}) if self.reference else {}
-        return stated_reading(stated, [level for level in self.levels if self.recommenders[name].has(level)])
+        readings = [level for level in self.levels if self.recommenders[name].has(level)]
+        return next((level for level in readings if HITS[level] == stated.get("hits")), readings[0])
 
     def gaps(self, name: str, row: ReferenceRow) -> list[PublishedGap]:
         """A recommender compared with a published result, in the reading that its source states."""
-        return gaps_to(row, self.estimates(self.reading_of(row, name))[name])
+        return [
+            PublishedGap(metric, row.metrics[metric], estimate, metric in row.doubtful)
+            for metric, estimate in self.estimates(self.reading_of(row, name))[name].items()
+            if metric in row.metrics
+        ]
 
 
 def choose_ks(
