@@ -305,12 +305,8 @@ def vector_file(path: Path, item_ids: Sequence[str]) -> Path:
     open_artefact(path, "vectors")
     digest = hashed_ids(item_ids)
     digest.update(b"\n")
-    if file_sha256(path / ITEMS_FILE) != digest.hexdigest():
-        _check_items(path, item_ids)
-    return path / VECTORS_FILE
-
-
-def _check_items(path: Path, item_ids: Sequence[str]) -> None:
+    if file_sha256(path / ITEMS_FILE) == digest.hexdigest():
+        return path / VECTORS_FILE
     stored_ids = read_json(path / ITEMS_FILE)
     if stored_ids != list(item_ids):
         pairs = zip(stored_ids, item_ids, strict=False)
@@ -320,3 +316,4 @@ def _check_items(path: Path, item_ids: Sequence[str]) -> None:
             f"{path}: its {len(stored_ids)} vectors are not those of the corpus's {len(item_ids)} items; they first "
             f"differ at item {where}. Make the vectors from this corpus."
         )
+    return path / VECTORS_FILE
