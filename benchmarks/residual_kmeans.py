@@ -84,7 +84,7 @@ def measure(method, args):
                 SEED,
                 args.iterations,
                 balanced=method == "balanced",
-                train_points_per_code=POINTS_PER_CODE,
+                train_rows=args.codes * POINTS_PER_CODE,
                 threads=args.threads,
             )
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu

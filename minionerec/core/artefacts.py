@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from functools import cache
@@ -343,45 +343,6 @@ def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
     return Path(record["path"])
 
 
-def source_manifests(
-    paths: Iterable[str | os.PathLike[str]], changed: bool = False
-) -> Iterator[tuple[Path, dict[str, Any], bool]]:
-    """Iterate over the manifests of artefacts and of all their direct and indirect inputs, breadth first, each once.
-
-    Args:
-        paths: The artefacts; paths without a manifest are skipped.
-        changed: Whether to include inputs that have changed since they were read. If False, they are left out, as are
-            inputs whose manifest cannot be read.
-
-    Yields:
-        Path, manifest, and whether the artefact is unchanged since it was read (True for `paths`).
-
-    Raises:
-        ArtefactError: If a manifest cannot be read, and `changed` is given.
-    """
-    queue = [Path(path) for path in paths]
-    recorded: dict[Path, str | None] = dict.fromkeys(queue)
-    visited: set[Path] = set()
-    while queue:
-        path = queue.pop(0)
-        if path in visited or not is_artefact(path):
-            continue
-        visited.add(path)
-        try:
-            manifest = read_manifest(path)
-        except ArtefactError:
-            if changed:
-                raise
-            continue
-        unchanged = recorded[path] in (None, artefact_fingerprint(manifest))
-        if not (unchanged or changed):
-            continue
-        yield path, manifest, unchanged
-        for record in manifest["inputs"].values():
-            recorded.setdefault(Path(record["path"]), record["sha256"])
-            queue.append(Path(record["path"]))
-
-
 def trained_splits(path: str | os.PathLike[str]) -> dict[str, Path]:
     """The splits other than train that an artefact or one of its inputs was trained on.
 
@@ -393,10 +354,22 @@ def trained_splits(path: str | os.PathLike[str]) -> dict[str, Path]:
         Split → the artefact that was trained on it.
     """
     trained: dict[str, Path] = {}
-    for artefact, manifest, unchanged in source_manifests([path], changed=True):
-        for split in manifest["counts"].get("splits", ()) if unchanged else ():
-            if split != "train":
-                trained.setdefault(split, artefact)
+    recorded: dict[Path, str | None] = {Path(path): None}
+    queue = list(recorded)
+    visited: set[Path] = set()
+    while queue:
+        artefact = queue.pop(0)
+        if artefact in visited or not is_artefact(artefact):
+            continue
+        visited.add(artefact)
+        manifest = read_manifest(artefact)
+        if recorded[artefact] in (None, artefact_fingerprint(manifest)):
+            for split in manifest["counts"].get("splits", ()):
+                if split != "train":
+                    trained.setdefault(split, artefact)
+        for record in manifest["inputs"].values():
+            recorded.setdefault(Path(record["path"]), record["sha256"])
+            queue.append(Path(record["path"]))
     return trained
 
 

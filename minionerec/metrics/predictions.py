@@ -76,19 +76,6 @@ class Predictions:
         """Number of examples, R, including those with an empty list."""
         return len(self.users)
 
-    def on(self, where: np.ndarray) -> "Predictions":
-        """The lists of the examples where a mask, bool (R,), is True."""
-        positions = np.flatnonzero(where).tolist()
-        return Predictions(
-            users=[self.users[row] for row in positions],
-            targets=np.asarray(self.targets)[positions],
-            target_sids=[self.target_sids[row] for row in positions],
-            items=[self.items[row] for row in positions],
-            sids=[self.sids[row] for row in positions],
-            scores=[self.scores[row] for row in positions],
-            given=self.given,
-        )
-
     def to_frame(self) -> pd.DataFrame:
         """Data frame with a row per example and rank, from 1; an empty list is one row of rank 0 and item -1."""
         lengths = np.array([max(1, len(row)) for row in self.items], dtype=np.int64)

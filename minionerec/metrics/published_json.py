@@ -53,26 +53,20 @@ def read_published_json(path: str | os.PathLike[str]) -> Predictions:
         path: The JSON file.
 
     Raises:
-        DataError: If the file is missing, is not JSON, is not a list, lacks a key, or has a value of another type; the
-            message names file and entry (from 1).
+        DataError: If the file is missing, is not JSON, is no list, or has an entry of another form; the message names
+            file and entry (from 1).
     """
     path = Path(path)
     targets, lists = [], []
     for number, entry in enumerate(_load(path), start=1):
-        if not isinstance(entry, dict):
+        target, predicted = (entry.get(key) if isinstance(entry, dict) else None for key in KEYS[1:])
+        if not (
+            isinstance(target, str) and isinstance(predicted, list) and all(isinstance(text, str) for text in predicted)
+        ):
             raise DataError(
-                f"{path}: entry {number} is {type(entry).__name__}, expected an object with {', '.join(KEYS)}."
+                f"{path}: entry {number} is {shown(entry)}; expected an object with a text as output and a list of "
+                "texts as predict. Write the file again."
             )
-        for key in KEYS[1:]:
-            if key not in entry:
-                raise DataError(
-                    f"{path}: entry {number} has no key {key!r}; expected {', '.join(KEYS)}. Write the file again."
-                )
-        target, predicted = entry["output"], entry["predict"]
-        if not isinstance(target, str):
-            raise DataError(f"{path}: entry {number}: 'output' is {shown(target)}, expected a string. Write it again.")
-        if not isinstance(predicted, list) or not all(isinstance(text, str) for text in predicted):
-            raise DataError(f"{path}: entry {number}: 'predict' must be a list of strings. Write the file again.")
         targets.append(target.strip())
         lists.append([text.strip() for text in predicted])
     return Predictions(

@@ -131,15 +131,6 @@ def write_ranks(folder: str | os.PathLike[str], splits: Mapping[str, Ranked]) ->
     pd.concat(tables, ignore_index=True).to_parquet(Path(folder) / FILE, index=False)
 
 
-def splits_of(path: str | os.PathLike[str]) -> list[str]:
-    """The splits of a predictions artefact or a run of several seeds, beginning with that of the lists."""
-    folder = runs_at(path)[0]
-    splits = [str(read_manifest(folder, KIND)["counts"].get("split", "test"))]
-    if (folder / FILE).is_file():
-        splits += read_parquet(folder / FILE, {"split": "text"}, only=True)["split"].unique().tolist()
-    return list(dict.fromkeys(splits))
-
-
 def _seeds_at(path: Path) -> list[Path]:
     return [folder for folder in seed_folders(path, KIND).values() if is_artefact(folder)]
 

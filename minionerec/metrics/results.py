@@ -280,19 +280,6 @@ class Evaluation:
         """The estimates of one level ("sid" or "item"); empty if it does not apply."""
         return (self.sid if level == "sid" else self.item) or {}
 
-    def mean(self, name: str, level: str = "sid") -> float:
-        """One mean by name, e.g. `mean("NDCG@10")`.
-
-        Raises:
-            ConfigError: If it was not computed; the message lists the computed metrics.
-        """
-        known = self.metrics(level)
-        if name not in known:
-            raise ConfigError(
-                f"metric {name!r} was not computed at {level} level; computed: {', '.join(known) or 'none'}."
-            )
-        return known[name].mean
-
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready object: unrounded means and intervals as [mean, low, high]."""
 

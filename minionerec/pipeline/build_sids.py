@@ -29,11 +29,10 @@ from minionerec.sid.kmeans import (
     fit_residual,
     product_kmeans,
     residual_kmeans,
-    sample_size,
     training_rows,
 )
 from minionerec.sid.quantiser import CODEBOOKS_FILE, EncodedVectors, Quantiser
-from minionerec.sid.report import REPORT_FILE, advice, level_use, read_sid_report, report_lines, sid_report
+from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report, report_lines, sid_report
 from minionerec.sid.table import INDEX_FILE, SidTable, ids_of, index_size
 
 logger = get_logger(__name__)
@@ -111,8 +110,8 @@ class MethodInputs:
     def sample(self, vectors: VectorRows, sizes: Sequence[int]) -> tuple[np.ndarray, int]:
         """The rows that codebooks are fitted on, ascending; their number is logged."""
         config = self.config
-        per_code = None if config.method.startswith("rq_vae") else POINTS_PER_CODE
-        size = sample_size(len(vectors), sizes, per_code, config.fit_rows or None)
+        unlimited = config.method.startswith("rq_vae")
+        size = min(config.fit_rows or (len(vectors) if unlimited else POINTS_PER_CODE * max(sizes)), len(vectors))
         if config.fit_rows or not isinstance(vectors, np.ndarray):
             self.counts.update(fit_rows=size)
             logger.info("Fitting on %s of %s items, drawn with seed %d.", f"{size:,}", f"{len(vectors):,}", config.seed)
@@ -423,7 +422,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
 
 def _result(output: Path, table: SidTable, report: Mapping[str, Any], up_to_date: bool) -> SidResult:
     line = f"{table.n_unique} distinct SIDs of {len(table)} items: {output}"
-    return SidResult(output, [line, advice(report)], metrics=report, up_to_date=up_to_date, table=table)
+    return SidResult(output, [line], metrics=report, up_to_date=up_to_date, table=table)
 
 
 def _log_report(report: Mapping[str, Any]) -> None:

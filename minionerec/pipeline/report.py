@@ -5,15 +5,12 @@ OUTPUT/metrics.json   every number of it, unrounded, without times
 OUTPUT/summary.txt    what the command prints
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.log import get_logger, progress
 from minionerec.metrics.results import RecommenderResults
 from minionerec.metrics.tables import format_metrics_table
-from minionerec.metrics.values import HR, VALUE, VALUE_WEIGHTS
 from minionerec.pipeline.config.reports import LEVELS, ReportConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import STAGES, StageResult
@@ -22,27 +19,24 @@ from minionerec.reports.page import Section, render_page
 from minionerec.reports.reference import load_reference
 from minionerec.reports.results import EvaluationSet, PageResults, read_results
 from minionerec.reports.summary import summary
-from minionerec.reports.trainings import StageFacts
 
 logger = get_logger(__name__)
 
 PAGE_FILE, METRICS_FILE, SUMMARY_FILE = "report.html", "metrics.json", "summary.txt"
 SECTIONS = (
     sections.short,
-    sections.measured,
+    sections.setup,
     sections.metrics,
     sections.published,
     sections.differences,
     sections.slices,
-    sections.value,
     sections.levels,
     sections.lists,
-    sections.codebooks,
     sections.training,
 )
-"""The sections of the page that are functions of results alone, in order."""
+"""The sections of the page, in order; each is a function of the results."""
 SEED = 0
-"""Seed of the bootstrap and of the choice of the examples shown."""
+"""Seed of the bootstrap."""
 
 
 def run_report(config: ReportConfig) -> StageResult:
@@ -80,11 +74,10 @@ def run_report(config: ReportConfig) -> StageResult:
                 first=local.baseline,
                 reference=load_reference(local.reference) if local.reference else None,
                 ceiling=local.ceiling,
-                stages=stage_facts(),
-                value_column=local.value_column,
+                stages={name: spec.title for name, spec in STAGES.items()},
             )
             lead = _lead(results, config.corpus)
-            page = render_page(config.title, lead, _sections(results, stage.inputs))
+            page = render_page(config.title, lead, _sections(results))
             content = {"title": config.title, **results_json(results)}
             with work.finish(seed=SEED, counts=_counts(results)) as folder:
                 (folder / PAGE_FILE).write_text(page, encoding="utf-8")
@@ -95,15 +88,9 @@ def run_report(config: ReportConfig) -> StageResult:
     return StageResult(stage.output, lines, metrics=read_json(stage.output / METRICS_FILE), up_to_date=up_to_date)
 
 
-def stage_facts() -> dict[str, StageFacts]:
-    """Title and default settings of every stage, by name."""
-    return {name: StageFacts(spec.title, spec.defaults()) for name, spec in STAGES.items()}
-
-
-def _sections(results: PageResults, inputs: Mapping[str, Path]) -> list[Section]:
-    """The sections of the page, the last about the sources of its numbers."""
-    parts = [section(results) for section in progress(SECTIONS, "sections of the report", unit="sections")]
-    parts += [sections.example_lists(results), sections.sources(inputs)]
+def _sections(results: PageResults) -> list[Section]:
+    """The sections of the page that apply to the results."""
+    parts = (section(results) for section in progress(SECTIONS, "sections of the report", unit="sections"))
     return [part for part in parts if part is not None]
 
 
@@ -148,7 +135,6 @@ def results_json(results: PageResults) -> dict[str, Any]:
         "headline": results.headline,
         "compared_with": results.first,
         "ranked": results.ranked,
-        "level_with_best": results.level_with_best,
         "recommenders": {
             name: _recommender_json(results, recommender) for name, recommender in results.recommenders.items()
         },
@@ -162,7 +148,6 @@ def results_json(results: PageResults) -> dict[str, Any]:
         if reference is None
         else [{"name": row.name, "group": row.group, "metrics": dict(row.metrics)} for row in reference.rows],
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
-        "value": _value_json(results),
         "summary": summary(results),
         "learning_curves": [
             {"training": training.name, "measures": curves}
@@ -170,17 +155,6 @@ def results_json(results: PageResults) -> dict[str, Any]:
             if (curves := training.curves())
         ],
     }
-
-
-def _value_json(results: PageResults) -> dict[str, Any] | None:
-    """Hits and value of each recommender's lists, re-ranked with each weight; None where items have no value."""
-    if results.worth is None:
-        return None
-    means = {
-        name: {metric: [float(point[metric].mean()) for point in curve] for metric in (HR, VALUE)}
-        for name, curve in results.trade_offs.items()
-    }
-    return {"column": results.value_column, "weights": list(VALUE_WEIGHTS), "recommenders": means}
 
 
 def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, list[float]]:
@@ -193,7 +167,6 @@ def _recommender_json(results: PageResults, recommender: RecommenderResults) -> 
     name = recommender.name
     levels = [level for level in results.levels if recommender.has(level)]
     lists = results.evaluations[name].to_json()
-    to_best = results.to_best.get(name)
     return {
         "baseline": name in results.baselines,
         **recommender.details,
@@ -213,7 +186,6 @@ def _recommender_json(results: PageResults, recommender: RecommenderResults) -> 
             }
             for level in levels
         },
-        "minus_best": None if to_best is None else list(to_best),
         "lists": {key: value for key, value in lists.items() if key not in ("rows", "ks", "sid", "item")},
         "slices": results.slices_json(name),
         "levels": results.analyses[name].to_json() if name in results.analyses else None,

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from html import unescape
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,11 @@ from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
 from minionerec.reports import plots
 from minionerec.reports.cells import number, percent
-from minionerec.reports.page import Block, Details, Figure, Section, Table, Tiles, render_page
-from minionerec.reports.results import shorten
+from minionerec.reports.page import Block, Details, Figure, Section, Table, render_page
 from minionerec.sid.embed.encoder import INTERACTIONS, VectorSource
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
-from minionerec.sid.report import HITS, Diagnostics, advice, diagnose, gather_evidence, prefix_numbers, read_sid_report
+from minionerec.sid.report import HITS, Diagnostics, diagnose, gather_evidence, prefix_numbers, read_sid_report
 from minionerec.sid.table import SidTable
 
 # Sections about tables of semantic IDs side by side.
@@ -29,8 +30,8 @@ BUCKETS = 4
 """Example buckets of a table."""
 SEED = 42
 """Seed of TF-IDF's decomposition and of the choice of these buckets."""
-_TITLES_SHOWN = 8
-_FITTED = "Its vectors are made of the training interactions that bits and buyers are measured on, which favours it."
+_TITLES_SHOWN, _TITLE_LENGTH = 8, 110
+_FITTED = "its vectors are made of the training interactions that bits and buyers are measured on, which favours it"
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,12 @@ class Judged:
     measures: Diagnostics
     fitted: bool = False
 
-    @property
-    def advice(self) -> str:
-        """The advice of `minionerec.sid.report.advice`, and a note if the table is favoured."""
-        text = advice(self.report, self.measures)
-        return f"{text} {_FITTED}" if self.fitted else text
-
 
 def overview(judged: Mapping[str, Judged]) -> Section:
     """The summary: codes, unique SIDs and bits per item, one row per table."""
-    tiles, rows = [], []
+    rows = []
     for name, entry in judged.items():
         measures, counts = entry.measures, entry.measures.collisions
-        tiles.append((name, f"{measures.bits_per_item:.2f}", "bits per item"))
         rows.append(
             [
                 name,
@@ -94,8 +88,8 @@ def overview(judged: Mapping[str, Judged]) -> Section:
         f"A uniform distribution takes log2 {items:,} = {np.log2(items):.2f} bits, popularity "
         f"{first.popular_bits:.2f} ({next(iter(judged))})."
     )
-    verdicts = [f"{name}: {entry.advice}" for name, entry in judged.items()]
-    return Section("Summary", [Tiles(tiles), text, Table(headers, rows, text_columns=2), *verdicts])
+    favoured = [f"{name}: {_FITTED}." for name, entry in judged.items() if entry.fitted]
+    return Section("Summary", [text, Table(headers, rows, text_columns=2), *favoured])
 
 
 def levels(judged: Mapping[str, Judged]) -> Section:
@@ -109,19 +103,16 @@ def levels(judged: Mapping[str, Judged]) -> Section:
                     use.level,
                     MISSING if use.size is None else str(use.size),
                     str(use.used),
-                    MISSING if use.dead is None else str(use.dead),
                     f"{use.perplexity:.1f}",
                     f"{use.entropy_bits:.2f}",
-                    f"{use.gini:.3f}",
                     f"{use.largest:,}",
                     percent(use.error),
                 ]
             )
-    headers = ["Table", "Level", "Codes", "Used", "Dead", "Perplexity", "Entropy, bits", "Gini", "Largest", "Error"]
+    headers = ["Table", "Level", "Codes", "Used", "Perplexity", "Entropy, bits", "Largest", "Error"]
     note = (
         "Error is the share of the variance of the quantised vectors (of items, or an autoencoder's latent ones) that "
-        "the levels up to this one leave unexplained. Codes, dead codes and error need the codebooks; without "
-        "them, Gini is over the used codes."
+        "the levels up to this one leave unexplained. Codes and error need the codebooks."
     )
     blocks: list[Block] = [Table(headers, rows, text_columns=2), note]
     if plots.available():
@@ -218,18 +209,7 @@ def prefixes(judged: Mapping[str, Judged]) -> Section:
         "the prefix of the history's last item, by counts over other users' examples; it is easier with few prefixes, "
         "so compare it with the next column."
     )
-    blocks: list[Block] = [Table(headers, rows), note]
-    if plots.available():
-        by_name = {name: entry.measures.prefixes for name, entry in judged.items()}
-        panels: dict[str, dict[str, list[float | None]]] = {
-            "word purity": {name: [prefix.word_purity for prefix in lengths] for name, lengths in by_name.items()},
-            "buyer purity": {name: [prefix.buyer_purity for prefix in lengths] for name, lengths in by_name.items()},
-            f"next prefix in {HITS}": {
-                name: [prefix.next_hits for prefix in lengths] for name, lengths in by_name.items()
-            },
-        }
-        blocks.append(Figure(plots.prefix_lines(panels), "Prefix measures by length."))
-    return Section("Prefixes", blocks)
+    return Section("Prefixes", [Table(headers, rows), note])
 
 
 def buckets(judged: Mapping[str, Judged], titles: Sequence[str], count: int, seed: int) -> Section:
@@ -247,7 +227,10 @@ def buckets(judged: Mapping[str, Judged], titles: Sequence[str], count: int, see
         for group in selected[:count]:
             members = np.flatnonzero(groups == group)
             prefix = "".join(entry.table.token_tuples[members[0]][:length])
-            lines = [f"{entry.table.sids[item]}  {shorten(titles[item])}" for item in members[:_TITLES_SHOWN].tolist()]
+            lines = [
+                f"{entry.table.sids[item]}  {shorten(unescape(titles[item]), _TITLE_LENGTH, placeholder='…')}"
+                for item in members[:_TITLES_SHOWN].tolist()
+            ]
             if len(members) > len(lines):
                 lines.append(f"... and {len(members) - len(lines):,} more")
             blocks.append(Details(f"{name}: {prefix}, {len(members):,} items", "\n".join(lines)))
@@ -290,16 +273,18 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
             names = ", ".join(judged)
             lead = f"{names}: semantic IDs of {corpus.n_items:,} items ({config.corpus}), before any training."
             measures = {
-                name: to_plain(asdict(entry.measures)) | {"advice": entry.advice} for name, entry in judged.items()
+                name: to_plain(asdict(entry.measures)) | {"fitted": entry.fitted} for name, entry in judged.items()
             }
             with work.finish(seed=SEED, counts=counts) as folder:
                 (folder / HTML_FILE).write_text(render_page(config.title, lead, parts), encoding="utf-8")
                 write_json(folder / JSON_FILE, measures)
     output = stage.output
     measures = read_json(output / JSON_FILE)
-    bits = [f"{name}: {table['bits_per_item']:.3f} bits per item" for name, table in measures.items()]
-    verdicts = [f"{name}: {table['advice']}" for name, table in measures.items()]
-    lines = [*bits, *verdicts, f"Report: {output / HTML_FILE}"]
+    lines = [
+        f"{name}: {table['bits_per_item']:.3f} bits per item" + (f"; {_FITTED}" if table["fitted"] else "")
+        for name, table in measures.items()
+    ]
+    lines.append(f"Report: {output / HTML_FILE}")
     return StageResult(output, lines, metrics=measures, up_to_date=up_to_date)
 
 

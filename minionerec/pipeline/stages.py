@@ -9,7 +9,7 @@ Heavy modules are imported when a stage runs, so that `--help` answers at once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from minionerec.core import artefacts
 from minionerec.core.errors import ConfigError
 from minionerec.core.plugins import Registry
-from minionerec.pipeline.settings import Settings, default_of
+from minionerec.pipeline.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,6 @@ class StageSpec:
         """The configuration class."""
         config_class: type[Settings] = _named(self.config)
         return config_class
-
-    def defaults(self) -> dict[str, Any]:
-        """The default value of each setting, by name."""
-        return {setting.name: default_of(setting) for setting in fields(self.config_class())}
 
     def kinds(self) -> tuple[str, ...]:
         """The kinds of artefacts that it makes; none where it only prints."""

@@ -40,12 +40,6 @@ class Table:
         """The rows with every entry as a cell."""
         return [[as_cell(value) for value in row] for row in self.rows]
 
-    def transposed(self) -> "Table":
-        """The table with its rows as columns; the first column holds text, as before."""
-        columns = [list(column) for column in zip(self.headers, *self.rows, strict=True)]
-        headers = [as_cell(value).text for value in columns[0]]
-        return Table(headers, columns[1:], self.caption)
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -65,18 +59,7 @@ class Details:
     text: str
 
 
-@dataclass(frozen=True)
-class Example:
-    """The recommendations for one user: history oldest first, and ranked lists of (title, is the target)."""
-
-    kind: ClassVar[str] = "example"
-    title: str
-    history: Sequence[str]
-    target: str
-    lists: Sequence[tuple[str, Sequence[tuple[str, bool]]]]
-
-
-Block = str | list[str] | Tiles | Table | Figure | Details | Example
+Block = str | list[str] | Tiles | Table | Figure | Details
 """A part of a section; a text is a paragraph, and a list of sentences is bulleted."""
 
 

@@ -67,62 +67,6 @@ def drawing(width: float, height: float, more: Mapping[str, Any] | None = None) 
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def hit_rate_curves(
-    series: Mapping[str, Mapping[int, tuple[float, float, float]]], dashed: Mapping[str, Mapping[int, float]]
-) -> str:
-    """Plot HR@K over K.
-
-    Args:
-        series: Display name → K → (mean, low, high); the interval is a band.
-        dashed: Display name → K → value, for lines without intervals (a ceiling, published numbers).
-
-    Returns:
-        An SVG element.
-    """
-    with drawing(7.2, 4.0) as figure:
-        axes = figure.add_subplot()
-        ks = sorted({k for points in [*series.values(), *dashed.values()] for k in points})
-        for number, (name, points) in enumerate(series.items()):
-            colour = COLOURS[number % len(COLOURS)]
-            x = sorted(points)
-            mean, low, high = np.array([points[k] for k in x]).T
-            axes.plot(x, mean, marker="o", markersize=4, color=colour, label=name)
-            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-        for number, (name, values) in enumerate(dashed.items()):
-            colour = COLOURS[(len(series) + number) % len(COLOURS)]
-            x = sorted(values)
-            axes.plot(x, [values[k] for k in x], linestyle="--", marker=".", color=colour, label=name)
-        axes.set_xscale("log")
-        axes.set_xticks(ks, [str(k) for k in ks])
-        axes.minorticks_off()
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("K")
-        axes.set_ylabel("HR@K")
-        axes.legend(loc="upper left")
-        return svg(figure, "hr")
-
-
-def trade_offs(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Plot value over hits: for each recommender its lists, and its curve of re-ranked ones.
-
-    Args:
-        curves: Display name → points (HR@10, value@10), of which the first are the lists as they are.
-
-    Returns:
-        An SVG element.
-    """
-    with drawing(7.2, 4.0) as figure:
-        axes = figure.add_subplot()
-        for number, (name, points) in enumerate(curves.items()):
-            colour = COLOURS[number % len(COLOURS)]
-            axes.plot(*np.array(points).T, color=colour, linewidth=1, label=name)
-            axes.plot(*points[0], marker="o", color=colour)
-        axes.set_xlabel("HR@10")
-        axes.set_ylabel("value@10")
-        axes.legend(loc="best")
-        return svg(figure, "value")
-
-
 def learning_curves(panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[float, float]]]]]) -> str:
     """Plot losses and metrics over the epochs of trainings, in two columns of panels.
 
@@ -142,60 +86,6 @@ def learning_curves(panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[floa
             axes.set_xlabel("epoch")
             axes.legend(loc="best", fontsize=9)
         return svg(figure, "training")
-
-
-def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequence[str]) -> str:
-    """Plot cumulative accuracy by level as grouped bars, one panel per K.
-
-    Args:
-        panels: Panel title → display name → accuracies by level.
-        levels: Names of the levels.
-
-    Returns:
-        An SVG element.
-    """
-    with drawing(7.2, 3.3) as figure:
-        for index, (title, bars) in enumerate(panels.items()):
-            axes = figure.add_subplot(1, len(panels), index + 1)
-            width = 0.8 / len(bars)
-            for number, (name, values) in enumerate(bars.items()):
-                x = np.arange(len(levels)) - 0.4 + width * (number + 0.5)
-                axes.bar(x, values, width * 0.92, color=COLOURS[number % len(COLOURS)], label=name)
-            axes.set_xticks(np.arange(len(levels)), levels)
-            axes.set_title(title, fontsize=10)
-            if index == 0:
-                axes.set_ylabel("share of examples")
-                axes.legend(loc="upper right", fontsize=9)
-        return svg(figure, "levels")
-
-
-def codebook_use(counts: Sequence[np.ndarray]) -> str:
-    """Plot items per code, sorted, one panel per level.
-
-    Args:
-        counts: Per level, int (used codes,), number of items of each code.
-
-    Returns:
-        An SVG element.
-    """
-    with drawing(7.2, 2.6) as figure:
-        for level, used in enumerate(counts):
-            axes = figure.add_subplot(1, len(counts), level + 1)
-            heights = np.sort(used)[::-1]
-            axes.fill_between(
-                np.arange(len(heights) + 1),
-                np.append(heights, heights[-1:]),
-                step="post",
-                color=COLOURS[level % len(COLOURS)],
-                alpha=0.75,
-                linewidth=0,
-            )
-            axes.set_title(f"level {level + 1}: {len(heights)} codes", fontsize=10)
-            axes.set_xlabel("codes, by use")
-            axes.set_ylim(bottom=0)
-            if level == 0:
-                axes.set_ylabel("items")
-        return svg(figure, "codes")
 
 
 def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
@@ -226,37 +116,6 @@ def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
                 axes.set_ylabel("items")
                 figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
         return svg(figure, "use")
-
-
-def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> str:
-    """Plot one measure per panel over the length of the prefix, one line per table.
-
-    Args:
-        panels: Panel title → display name → values by prefix length; None for a missing value.
-
-    Returns:
-        An SVG element.
-    """
-    with drawing(7.2, 3.0) as figure:
-        for index, (title, lines) in enumerate(panels.items()):
-            axes = figure.add_subplot(1, len(panels), index + 1)
-            for number, (name, values) in enumerate(lines.items()):
-                x = np.arange(1, len(values) + 1)
-                axes.plot(
-                    x,
-                    np.array(values, dtype=float),
-                    marker="o",
-                    markersize=4,
-                    color=COLOURS[number % len(COLOURS)],
-                    label=name,
-                )
-            axes.set_xticks(np.arange(1, max(map(len, lines.values())) + 1))
-            axes.set_ylim(bottom=0)
-            axes.set_title(title, fontsize=10)
-            axes.set_xlabel("codes in the prefix")
-            if index == 0:
-                figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-        return svg(figure, "prefixes")
 
 
 def alone(text: str) -> str:

@@ -1,67 +1,13 @@
 """Published results for comparison in reports, stored as YAML next to this module."""
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.values import read_yaml
 from minionerec.metrics.statistics import Estimate
-
-# Detection of published HR and NDCG that no ranking can have together.
-#
-# With one target per example, targets found between cutoffs k and K have ranks k + 1 to K, so each adds to NDCG
-# between 1 / log2(K + 1) and 1 / log2(k + 2). Published tables violate this where a cell was mistyped.
-
-ROUNDING = 1.5e-4
-"""An upper bound of the rounding error of a pair of four figures with four digits."""
-
-
-def impossible_pairs(metrics: Mapping[str, float], tolerance: float = ROUNDING) -> list[tuple[int, int]]:
-    """Find cutoffs (k, K), k below K, between which NDCG grows by more or less than HR allows; k may be 0.
-
-    Args:
-        metrics: Metric name ("HR@10", "NDCG@10") → value; cutoffs with only one of the two are skipped.
-        tolerance: Allowed violation of the bounds.
-
-    Example:
-        >>> impossible_pairs({"HR@3": 0.1024, "NDCG@3": 0.0991, "HR@5": 0.1213, "NDCG@5": 0.0989})
-        [(3, 5)]
-    """
-    ks = sorted(int(name[3:]) for name in metrics if name.startswith("HR@") and f"NDCG@{name[3:]}" in metrics)
-    hits = {0: 0.0, **{k: metrics[f"HR@{k}"] for k in ks}}
-    gains = {0: 0.0, **{k: metrics[f"NDCG@{k}"] for k in ks}}
-    pairs = []
-    for k, larger in combinations(hits, 2):
-        hit, gain = hits[larger] - hits[k], gains[larger] - gains[k]
-        lowest, highest = hit / math.log2(larger + 1), hit / math.log2(k + 2)
-        if not lowest - tolerance <= gain <= highest + tolerance:
-            pairs.append((k, larger))
-    return pairs
-
-
-def doubtful_cells(metrics: Mapping[str, float], known: Collection[str] = ()) -> list[str]:
-    """Find NDCG cells whose exclusion makes the others consistent: those known to be wrong, then as few as possible.
-
-    The cell in the most impossible pairs is excluded first; on a tie, that of the smaller K.
-
-    Args:
-        metrics: As for `impossible_pairs`.
-        known: Cells that are known to be wrong.
-
-    Example:
-        >>> doubtful_cells({"HR@3": 0.1024, "NDCG@3": 0.0991, "HR@5": 0.1213, "NDCG@5": 0.0989})
-        ['NDCG@3']
-    """
-    doubtful = list(known)
-    while pairs := impossible_pairs({name: value for name, value in metrics.items() if name not in doubtful}):
-        ends = [k for pair in pairs for k in pair if k > 0]
-        doubtful.append(f"NDCG@{max(sorted(set(ends)), key=ends.count)}")
-    return doubtful
-
 
 PLACE = Path(__file__).with_name("published")
 UNKNOWN = "unknown"
@@ -101,7 +47,7 @@ class ReferenceRow:
         independent: K → hit rates by level, followed by the exact one; empty if the source has none.
         cumulative: K → cumulative accuracy by level; empty if the source has none.
         dropoff: Drop-off at K = 1, as shares; empty if the source has none.
-        doubtful: Metrics that are inconsistent with the others (`minionerec.reports.reference`).
+        doubtful: Metrics that no ranking can have together with the others of the row, as named in the file.
     """
 
     name: str
@@ -174,20 +120,12 @@ def reference_path(name: str) -> Path:
 
 
 def load_reference(name: str) -> Reference:
-    """Read one reference by name; doubtful cells are marked.
+    """Read one reference by name.
 
     Raises:
         ConfigError: If the name is unknown.
     """
-    return read_reference(reference_path(name))
-
-
-def read_reference(path: Path) -> Reference:
-    """Read the file of a reference.
-
-    Raises:
-        ConfigError: If it is not YAML.
-    """
+    path = reference_path(name)
     content: dict[str, Any] = read_yaml(path)
     rows = tuple(
         ReferenceRow(
@@ -198,7 +136,7 @@ def read_reference(path: Path) -> Reference:
             independent=row.get("independent", {}),
             cumulative=row.get("cumulative", {}),
             dropoff=tuple(row.get("dropoff", ())),
-            doubtful=tuple(doubtful_cells(row["metrics"], row.get("doubtful", ()))),
+            doubtful=tuple(row.get("doubtful", ())),
         )
         for row in content["rows"]
     )
@@ -210,11 +148,6 @@ def read_reference(path: Path) -> Reference:
 
 HITS = {"sid": "the SID of the target", "item": "the target itself"}
 """A reading → the value of the setting `hits`."""
-
-
-def stated_reading(settings: Mapping[str, Any], readings: Sequence[str]) -> str:
-    """The level of a hit that published settings state if it is among `readings`, else the first of these."""
-    return next((level for level in readings if HITS[level] == settings.get("hits")), readings[0])
 
 
 @dataclass(frozen=True)
@@ -252,15 +185,6 @@ class PublishedGap:
         """A JSON-ready object; numbers are not rounded."""
         content = {"metric": self.metric, "paper": self.paper, "ours": self.ours.mean, "gap": self.gap}
         return {**content, "relative": self.relative, "inside_interval": self.inside, "doubtful": self.doubtful}
-
-
-def gaps_to(row: ReferenceRow, ours: Mapping[str, Estimate]) -> list[PublishedGap]:
-    """The metrics common to a published result and our estimates, in the order of ours."""
-    return [
-        PublishedGap(name, row.metrics[name], estimate, name in row.doubtful)
-        for name, estimate in ours.items()
-        if name in row.metrics
-    ]
 
 
 def spread(gaps: Sequence[PublishedGap]) -> tuple[float, float] | None:

@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from html import unescape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
-from minionerec.core.errors import ArtefactError, ConfigError, shown
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
@@ -32,43 +30,24 @@ from minionerec.metrics.results import (
     list_slices,
     metrics_at,
 )
-from minionerec.metrics.statistics import PairedDifference, paired_differences
-from minionerec.metrics.values import (
-    HR,
-    VALUE,
-    VALUE_WEIGHTS,
-    Metrics,
-    at_equal_hr,
-    by_value,
-    distinct_lists,
-    item_values,
-    value_metrics,
-)
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists
 from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FILE
 from minionerec.recommend.rankers.baselines import RECENT, Chosen, make_baselines
 from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.recommend.rankers.protocol import Allowed
-from minionerec.reports.reference import PublishedGap, Reference, ReferenceRow, gaps_to, stated_reading
+from minionerec.reports.reference import HITS, PublishedGap, Reference, ReferenceRow
 from minionerec.reports.runs import RunSetting
-from minionerec.reports.trainings import Effort, Lineage, StageFacts, Training, trace
+from minionerec.reports.trainings import Effort, Lineage, Training, trace
 from minionerec.sid.table import SidTable, split_sid
 
 logger = get_logger(__name__)
 
 MANY = 8
-"""Recommenders beyond which a table has a row rather than a column for each, and they are sorted."""
+"""Recommenders beyond which they are sorted by the headline metric."""
 ONE_BY_ONE = 4
 """The most recommenders that are each compared with the previous one; more are compared with the first alone."""
 SID, OWN_SIDS, TITLE = "SID", "own SIDs", "title"
 """What counts as a hit at level "sid": the SIDs of the page, a recommender's own SIDs, or titles."""
-_TITLE_LENGTH = 110
-
-
-def shorten(title: str) -> str:
-    """Format a title for display: on one line, with HTML entities such as "&deg;" unescaped, truncated if long."""
-    title = " ".join(unescape(title).split())
-    return title if len(title) <= _TITLE_LENGTH else title[: _TITLE_LENGTH - 1].rstrip() + "…"
 
 
 @dataclass(frozen=True)
@@ -81,7 +60,6 @@ class EvaluationSet:
         rows: Examples of the split.
         protocol: Protocol of splitting and measuring.
         data: Items and the examples of all splits, from which baselines are computed.
-        sids: Directory of the semantic IDs; None without SIDs.
         table: SIDs of the items; None without SIDs.
     """
 
@@ -90,7 +68,6 @@ class EvaluationSet:
     rows: SplitExamples
     protocol: Protocol
     data: Corpus
-    sids: Path | None = None
     table: SidTable | None = None
 
     @classmethod
@@ -108,23 +85,12 @@ class EvaluationSet:
             return examples
         read_manifest(sids, "sids")
         table = SidTable.load_index(sids, data.items["item_id"].astype(str).tolist())
-        return replace(examples, sids=Path(sids), table=table)
+        return replace(examples, table=table)
 
     @property
     def n_items(self) -> int:
         """Number of items, N."""
         return self.data.n_items
-
-    @property
-    def rule(self) -> str:
-        """Description of the split."""
-        return self.data.split if self.protocol.name == ROWS else self.protocol.title
-
-    def titles(self) -> list[str]:
-        """Display title of each item, with the id for items without a title."""
-        items = self.data.items
-        ids, titles = items["item_id"].astype(str), items["title"].fillna("").astype(str)
-        return [shorten(title) or f"(no title, {item})" for item, title in zip(ids, titles, strict=True)]
 
     def check(self, where: str, targets: np.ndarray) -> None:
         """Check that ranks or lists are of these examples.
@@ -149,17 +115,6 @@ class EvaluationSet:
                 f"{self.source} it is {self.rows.targets[other[0]]}. {remedy}"
             )
 
-    def with_sids(self, predictions: Predictions) -> Predictions:
-        """Add SIDs of the table to lists without SIDs."""
-        if self.table is None or any(predictions.target_sids):
-            return predictions
-        sids = self.table.sids
-        return replace(
-            predictions,
-            target_sids=[sids[target] if target >= 0 else "" for target in predictions.targets],
-            sids=[[sids[item] if item >= 0 else "" for item in row] for row in predictions.items],
-        )
-
     def read_lists(self, where: str, path: Path) -> Predictions:
         """Load and check the lists of one seed; lists without SIDs get those of the table.
 
@@ -177,7 +132,14 @@ class EvaluationSet:
             raise ArtefactError(
                 f"{where}: lists item {largest}, but there are {self.n_items}. Predict for this corpus."
             )
-        return self.with_sids(predictions)
+        if self.table is None or any(predictions.target_sids):
+            return predictions
+        sids = self.table.sids
+        return replace(
+            predictions,
+            target_sids=[sids[target] if target >= 0 else "" for target in predictions.targets],
+            sids=[[sids[item] if item >= 0 else "" for item in row] for row in predictions.items],
+        )
 
 
 def read_recommender(run: RunSetting, split: str, examples: EvaluationSet) -> RecommenderResults:
@@ -292,22 +254,6 @@ def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int)
     )
 
 
-class ValueGap(NamedTuple):
-    """Value of a recommender's lists beside that of another, re-ranked to the same HR@10.
-
-    Attributes:
-        hit: HR@10.
-        value: value@10.
-        re_ranked: value@10 of the other, re-ranked.
-        difference: The paired difference of these.
-    """
-
-    hit: float
-    value: float
-    re_ranked: float
-    difference: PairedDifference
-
-
 @dataclass(frozen=True, kw_only=True)
 class PageResults(Results):
     """Results with the further data of a page.
@@ -320,9 +266,7 @@ class PageResults(Results):
         reference: Published results; None without.
         ceiling: Metric → expectation for the best possible ranking of items; empty if unknown.
         alike: Group → slice, for groups of slices in which all examples are in one slice.
-        stages: Facts about the stages of trainings, by name.
-        worth: float64 (N,), what each item is worth, of mean 1; None where it is not known.
-        value_column: The column of the items that says so.
+        stages: Title of the trainings of each stage, by the stage's name.
     """
 
     examples: EvaluationSet
@@ -332,9 +276,7 @@ class PageResults(Results):
     reference: Reference | None = None
     ceiling: Mapping[str, float] = field(default_factory=dict)
     alike: Mapping[str, str] = field(default_factory=dict)
-    stages: Mapping[str, StageFacts] = field(default_factory=dict)
-    worth: np.ndarray | None = None
-    value_column: str = ""
+    stages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def table(self) -> SidTable | None:
@@ -357,12 +299,6 @@ class PageResults(Results):
         return [name for name in self.names if self.recommenders[name].given]
 
     @property
-    def ceiling_of_sids(self) -> Mapping[str, float]:
-        """The ceiling at SID level; empty if items share SIDs, since a SID-level hit is then easier."""
-        table = self.table
-        return self.ceiling if table is None or table.n_unique == len(table) else {}
-
-    @property
     def means(self) -> dict[str, float]:
         """The headline metric of all recommenders at the main level."""
         return {name: of_metric[self.headline].mean for name, of_metric in self.estimates(self.levels[0]).items()}
@@ -379,19 +315,6 @@ class PageResults(Results):
         kind, _, k = self.headline.partition("@")
         other = f"{'HR' if kind == 'NDCG' else 'NDCG'}@{k}"
         return [self.headline, *([other] if other in self.metrics else [])]
-
-    @cached_property
-    def to_best(self) -> dict[str, PairedDifference]:
-        """Paired differences of the user's recommenders from the best of them by the headline metric."""
-        best, *others = [name for name in self.ranked if name in self.without_baselines]
-        differences = self.differences(best, self.levels[0], others, [self.headline])
-        return {name: of[self.headline] for name, of in differences.items()}
-
-    @property
-    def level_with_best(self) -> list[str]:
-        """The best of the user's recommenders, and those without a significant difference from it."""
-        best = next(name for name in self.ranked if name in self.without_baselines)
-        return [best, *(name for name, difference in self.to_best.items() if difference.verdict == 0)]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -445,37 +368,6 @@ class PageResults(Results):
                 known.setdefault(path, replace(training, name=names.get(path, training.name)))
         return list(known.values())
 
-    @cached_property
-    def trade_offs(self) -> dict[str, list[Metrics]]:
-        """Hits and value of the lists of each recommender that has some, re-ranked by each of `VALUE_WEIGHTS`.
-
-        The first are as they are. Empty where items have no value.
-        """
-        curves: dict[str, list[Metrics]] = {}
-        for name, recommender in self.recommenders.items():
-            lists, values = recommender.lists, self.worth
-            if lists is not None and values is not None:
-                items, scores = distinct_lists(lists)
-                ranked = (by_value(items, scores, values, weight) for weight in VALUE_WEIGHTS)
-                targets = np.asarray(lists.targets, dtype=np.int64)
-                curves[name] = [value_metrics(reordered, targets, values) for reordered in ranked]
-        return curves
-
-    @cached_property
-    def value_gaps(self) -> dict[str, ValueGap]:
-        """Value of the user's other recommenders beside that of the first, re-ranked to their HR@10."""
-        curves = {name: self.trade_offs[name] for name in self.without_baselines if name in self.trade_offs}
-        first, gaps = curves.pop(self.first, None), {}
-        if first is None:
-            return {}
-        for name, (point, *_) in curves.items():
-            hit = float(point[HR].mean())
-            plain, _ = at_equal_hr(hit, first, VALUE)
-            drawn = self.bootstrap.seed, self.bootstrap.resamples, self.bootstrap.clusters
-            gap = paired_differences({VALUE: point[VALUE]}, {VALUE: plain}, *drawn)[VALUE]
-            gaps[name] = ValueGap(hit, float(point[VALUE].mean()), float(plain.mean()), gap)
-        return gaps
-
     def effort(self, name: str) -> Effort:
         """The cost of one of the user's recommenders."""
         recommender = self.recommenders[name]
@@ -495,21 +387,19 @@ class PageResults(Results):
             return [row for row in reference.rows if row.name == recommender.details.get("published")][:1]
         return reference.counterparts(name)
 
-    def own_counterpart(self, name: str) -> ReferenceRow | None:
-        """The first of a recommender's counterparts that is not only the headline result of the source."""
-        rows, reference = self.counterparts(name), self.reference
-        known = reference.own_counterparts(name) if reference else []
-        named = self.recommenders[name].details.get("published")
-        return next((row for row in rows if row in known or row.name == named), None)
-
     def reading_of(self, row: ReferenceRow, name: str) -> str:
         """The reading of a hit stated by a published result's source, where available; else the main one."""
         stated = self.reference.settings.get(row.group, {}) if self.reference else {}
-        return stated_reading(stated, [level for level in self.levels if self.recommenders[name].has(level)])
+        readings = [level for level in self.levels if self.recommenders[name].has(level)]
+        return next((level for level in readings if HITS[level] == stated.get("hits")), readings[0])
 
     def gaps(self, name: str, row: ReferenceRow) -> list[PublishedGap]:
         """A recommender compared with a published result, in the reading that its source states."""
-        return gaps_to(row, self.estimates(self.reading_of(row, name))[name])
+        return [
+            PublishedGap(metric, row.metrics[metric], estimate, metric in row.doubtful)
+            for metric, estimate in self.estimates(self.reading_of(row, name))[name].items()
+            if metric in row.metrics
+        ]
 
 
 def choose_ks(
@@ -542,8 +432,7 @@ def read_results(
     first: str = "",
     reference: Reference | None = None,
     ceiling: str | None = None,
-    stages: Mapping[str, StageFacts] | None = None,
-    value_column: str = "",
+    stages: Mapping[str, str] | None = None,
 ) -> PageResults:
     """Read and check recommenders and baselines on the examples of one split.
 
@@ -560,12 +449,11 @@ def read_results(
         first: The recommender that others are compared with, by its name in the settings; the first if empty.
         reference: Published figures.
         ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
-        stages: Facts about the stages of trainings, by name.
-        value_column: Column of the items with what each is worth; none if empty.
+        stages: Title of the trainings of each stage, by the stage's name.
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
-        ConfigError: If a K is larger than the lists of some recommender, two have one name, or there is no such column.
+        ConfigError: If a K is larger than the lists of some recommender, or two have one name.
         DataError: If a file is malformed.
     """
     split = examples.split
@@ -610,8 +498,6 @@ def read_results(
         ceiling=read_ceiling(ceiling, examples, metrics) if ceiling else {},
         alike=alike(groups),
         stages=stages or {},
-        worth=_worth(examples.data.items, value_column) if value_column else None,
-        value_column=value_column,
     )
     results = replace(results, slice_metrics=[name for name in metrics if name in results.pair])
     if len(recommenders) > MANY:
@@ -619,18 +505,6 @@ def read_results(
         best_first = sorted(named, key=means.__getitem__, reverse=True)
         results = replace(results, recommenders={name: named[name] for name in best_first} | baselines)
     return results
-
-
-def _worth(items: pd.DataFrame, column: str) -> np.ndarray:
-    """What each item is worth, of mean 1: float64 (N,)."""
-    if column not in items.columns:
-        raise ConfigError(
-            f"value_column is {shown(column)}, but the corpus has no such column of items; it has "
-            f"{', '.join(items.columns)}."
-        )
-    values = item_values(items.set_index("item_id", drop=False)[column])
-    of_mean_1: np.ndarray = values / values.mean()
-    return of_mean_1
 
 
 def _is_share(value: Any) -> bool:

@@ -1,42 +1,36 @@
 """The sections of a report: each is a function of results."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from minionerec.core.artefacts import artefact_fingerprint, file_sha256, source_manifests
 from minionerec.core.records import duration
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.predictions import baselines_lack
-from minionerec.metrics.ranking import item_ranks
 from minionerec.metrics.results import FEWEST, Slice
-from minionerec.metrics.statistics import Estimate, estimate
+from minionerec.metrics.statistics import Estimate
 from minionerec.metrics.tables import (
     MISSING,
     cumulative_rows,
     format_coverage,
     format_interval,
-    format_mean,
     format_percent,
     format_share,
     independent_rows,
     transition_label,
 )
-from minionerec.metrics.values import HR, VALUE
 from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports import plots
-from minionerec.reports.cells import MINUS, difference_cell, estimate_cell, percent, relative, shown_setting, signed
-from minionerec.reports.page import Block, Cell, Details, Example, Figure, Section, Table, Tiles
+from minionerec.reports.cells import MINUS, difference_cell, estimate_cell, relative, shown_setting, signed
+from minionerec.reports.page import Block, Cell, Figure, Section, Table
 from minionerec.reports.reference import DOUBTFUL, SETTINGS, UNKNOWN, Reference, ReferenceRow
-from minionerec.reports.results import MANY, OWN_SIDS, TITLE, PageResults
+from minionerec.reports.results import OWN_SIDS, TITLE, PageResults
 from minionerec.reports.summary import summary
-from minionerec.reports.trainings import NOT_RECORDED, Effort, Training, outcome, settings_changed
-from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report
+from minionerec.reports.trainings import Effort
 
 TableRow = list[str | Cell]
 NONE = "\N{EM DASH}"
+NOT_RECORDED = "not recorded"
 READING = {"sid": "by semantic ID, of models over titles by title", "item": "by item"}
 _READING = {"sid": "by SID", "item": "by item"}
 NOT_COMPARABLE = "given more than the history: not comparable with published rows"
@@ -61,31 +55,20 @@ def _label(results: PageResults, name: str) -> str:
 
 
 def short(results: PageResults) -> Section:
-    """The sentences of the summary, and one metric of all recommenders as tiles."""
-    metric, level = results.headline, results.levels[0]
-    tiles = [
-        (name, format_mean(estimates[metric]), format_interval(estimates[metric]))
-        for name, estimates in results.estimates(level).items()
-    ]
-    if metric in results.ceiling_of_sids:
-        tiles.append(("ceiling", f"{results.ceiling[metric]:.4f}", "expected of the best possible ranking"))
-    text = f"{metric} on the {results.split} examples, counted {_READING[level]}, with its 95 % bootstrap interval."
-    text += f" {results.bootstrap.sentence()}"
-    text += " ± is the standard deviation over seeds." if results.several_seeds else ""
-    text += (
-        " Differences are paired example by example; a recommender is ahead or behind where the 95 % interval of the "
-        "difference excludes 0. It covers the sampling of test examples for these trained models, not the training "
-        "seed."
+    """The sentences of the summary, and how intervals and differences are computed."""
+    text = (
+        f"Sentences are on {results.headline} of the {results.split} examples, counted {_READING[results.levels[0]]}. "
+        f"{results.bootstrap.sentence()} Differences are paired example by example; a recommender is ahead or behind "
+        "where the 95 % interval of the difference excludes 0."
     )
-    blocks: list[Block] = [summary(results), Tiles(tiles), text, *_counting(results)]
+    blocks: list[Block] = [summary(results), text, *_counting(results)]
     if not plots.available():
         blocks.append("Plots are left out: matplotlib is not installed (the extra 'plots').")
     return Section("Summary", blocks)
 
 
 def _facts(results: PageResults) -> list[tuple[str, str]]:
-    """Data, SIDs, candidates, seeds and baselines, as (name, value)."""
-    recommenders = {name: results.recommenders[name] for name in results.without_baselines}
+    """Data, SIDs, candidates and baselines, as (name, value)."""
     examples, table = results.examples, results.table
     lines = [
         *([] if examples.protocol.name == ROWS else [("Protocol", examples.protocol.title)]),
@@ -103,31 +86,18 @@ def _facts(results: PageResults) -> list[tuple[str, str]]:
             ("Items that share their SID", f"{int(shared.sum()):,} of {len(table):,}"),
             ("Examples whose target shares its SID", f"{hidden:,} of {len(examples.rows):,}"),
         ]
-    counts = (
-        f"{name} {'whole catalogue' if recommender.list_length is None else recommender.list_length}"
-        for name, recommender in recommenders.items()
-    )
+    lengths = {name: results.recommenders[name].list_length for name in results.without_baselines}
+    counts = (f"{name} {'whole catalogue' if length is None else length}" for name, length in lengths.items())
     lines.append(
         ("Beams (candidates per example)" if table is not None else "Candidates per example", ", ".join(counts))
     )
-    if results.several_seeds:
-        lines.append(
-            ("Seeds", ", ".join(f"{name} {len(recommender.runs)}" for name, recommender in recommenders.items()))
-        )
-    known = {
-        name: count
-        for name, recommender in recommenders.items()
-        if isinstance(count := recommender.about.get("parameters"), int)
-    }
-    if known:
-        lines.append(("Parameters", ", ".join(f"{name} {count:,}" for name, count in known.items())))
     for sentence in results.chosen.sentences() if results.chosen and results.baselines else ():
         topic, _, text = sentence.partition(": ")
         lines.append((f"Baseline {topic}" if topic.startswith(NAMES) else f"Baselines: {topic}", text))
     return lines
 
 
-def measured(results: PageResults) -> Section:
+def setup(results: PageResults) -> Section:
     """The evaluation setup, and how a hit is counted."""
     note = "A hit is the target item itself."
     if results.table is not None:
@@ -143,15 +113,11 @@ def measured(results: PageResults) -> Section:
 
 
 def metrics(results: PageResults) -> Section:
-    """A table for each reading of a hit, and HR@K as a plot."""
-    blocks: list[Block] = [metrics_table(results, level) for level in _levels(results) if results.measured(level)]
-    blocks += _by_item_too(results)
-    if (
-        plots.available()
-        and all(f"HR@{k}" in results.metrics for k in results.ks)
-        and len(results.without_baselines) <= MANY
-    ):
-        blocks.append(_hit_rates(results))
+    """A table for each reading of a hit."""
+    levels = _levels(results)
+    blocks: list[Block] = [metrics_table(results, level) for level in levels if results.measured(level)]
+    if len(levels) < len(results.levels):
+        blocks.append("Counted by item the figures are the same: no two candidates share a semantic ID.")
     return Section("Ranking metrics", blocks)
 
 
@@ -164,34 +130,20 @@ def _levels(results: PageResults) -> Sequence[str]:
     ]
 
 
-def _by_item_too(results: PageResults) -> list[Block]:
-    """Note in place of the omitted table by item, if any."""
-    if len(_levels(results)) == len(results.levels):
-        return []
-    return ["Counted by item the figures are the same: no two candidates share a semantic ID."]
-
-
 def metrics_table(results: PageResults, level: str) -> Table:
-    """All metrics of all recommenders at one level, with the published values of counterparts."""
+    """All metrics of all recommenders at one level."""
     estimates, names = results.estimates(level), results.metrics
     rows: dict[str, TableRow] = {}
     for name, recommender in results.recommenders.items():
-        counterpart = results.own_counterpart(name) if results.split == "test" else None
-        of_recommender = estimates.get(name, {})
         parameters = recommender.about.get("parameters")
-        cells: TableRow = [
-            f"{parameters:,}" if parameters else MISSING,
-            str(len(recommender.runs)),
-        ]
-        for metric in names:
-            note = f"; published {counterpart.shown(metric)}" if counterpart and metric in counterpart.metrics else ""
-            cells.append(_value(of_recommender.get(metric), note))
-        rows[name] = [_label(results, name), *cells]
+        size = f"{parameters:,}" if parameters else MISSING
+        cells = [_value(estimates.get(name, {}).get(metric)) for metric in names]
+        rows[name] = [_label(results, name), size, str(len(recommender.runs)), *cells]
     lines = _with_line_apart(results, rows)
     caption = (
         f"{results.split} examples, counted {READING[level]}; means over all examples, 95 % bootstrap intervals in "
+        "brackets, ± the standard deviation over seeds."
     )
-    caption += "brackets, ± the standard deviation over seeds."
     if level == "item" and results.ceiling:
         shown = [f"{results.ceiling[metric]:.4f}" if metric in results.ceiling else MISSING for metric in names]
         lines.append(["ceiling", MISSING, MISSING, *shown])
@@ -199,27 +151,8 @@ def metrics_table(results: PageResults, level: str) -> Table:
     return Table(["Recommender", "Parameters", "Seeds", *names], lines, caption)
 
 
-def _value(estimate: Estimate | None, note: str = "") -> Cell:
-    return Cell(NONE) if estimate is None else estimate_cell(estimate, note)
-
-
-def _hit_rates(results: PageResults) -> Figure:
-    level = results.levels[0]
-    series = {
-        name: {k: (of[f"HR@{k}"].mean, of[f"HR@{k}"].low, of[f"HR@{k}"].high) for k in results.ks}
-        for name, of in results.estimates(level).items()
-    }
-    dashed = {}
-    reachable = {k: results.ceiling_of_sids[f"HR@{k}"] for k in results.ks if f"HR@{k}" in results.ceiling_of_sids}
-    if reachable:
-        dashed["ceiling"] = reachable
-    reference = results.reference
-    for row in reference.rows if reference else ():
-        points = {k: row.metrics[f"HR@{k}"] for k in results.ks if f"HR@{k}" in row.metrics}
-        if reference and points and (row.compare or row.name == reference.headline):
-            dashed[f"{row.name} ({row.group})"] = points
-    caption = f"HR@K, counted {_READING[level]}; bands are 95 % intervals, dashed lines have none."
-    return Figure(plots.hit_rate_curves(series, dashed), caption)
+def _value(estimate: Estimate | None) -> Cell:
+    return Cell(NONE) if estimate is None else estimate_cell(estimate)
 
 
 def differences(results: PageResults) -> Section | None:
@@ -260,59 +193,13 @@ def slices(results: PageResults) -> Section | None:
     return Section("Slices", [*blocks, _slice_note(results)])
 
 
-def value(results: PageResults) -> Section | None:
-    """Value of the purchases that lists find beside their hits, as they are and re-ranked by value."""
-    if results.worth is None:
-        return None
-    trade_offs, drawn = results.trade_offs, results.bootstrap
-    plain = {(name, metric): curve[0][metric] for name, curve in trade_offs.items() for metric in (HR, VALUE)}
-    estimates = estimate(plain, drawn.seed, drawn.resamples, drawn.clusters)
-    rows: list[TableRow] = [
-        [_label(results, name), *(estimate_cell(estimates[name, metric]) for metric in (HR, VALUE))]
-        for name in trade_offs
-    ]
-    caption = (
-        f"Value of the target where the first ten find it, by {results.value_column}, in units of the mean item; of "
-        "the first seed."
-    )
-    blocks: list[Block] = [Table(["Recommender", HR, VALUE], rows, caption)]
-    compared: list[TableRow] = [
-        [
-            f"{name} minus {results.first}, re-ranked",
-            f"{gap.hit:.4f}",
-            f"{gap.value:.4f}",
-            f"{gap.re_ranked:.4f}",
-            difference_cell(gap.difference),
-        ]
-        for name, gap in results.value_gaps.items()
-    ]
-    if compared:
-        headers = ["Difference", HR, VALUE, f"{VALUE} of {results.first}, re-ranked", "Difference"]
-        note = (
-            f"Re-ranked by log-probability + weight x log({results.value_column}), with the weights that give "
-            f"{results.first} the HR@10 of the other recommender."
-        )
-        blocks.append(Table(headers, compared, note))
-    if plots.available():
-        means = {
-            name: [(float(point[HR].mean()), float(point[VALUE].mean())) for point in curve]
-            for name, curve in trade_offs.items()
-            if name in results.without_baselines
-        }
-        blocks.append(Figure(plots.trade_offs(means), "Lists as they are (dots), and re-ranked by value (lines)."))
-    return Section("Value of the lists", blocks)
-
-
 def _slice_table(slices: Sequence[Slice], columns: Mapping[str, Sequence[Cell]], caption: str) -> Table:
-    """One row per slice; with many recommenders one row per recommender."""
+    """One row per slice, one column per recommender."""
     rows: list[TableRow] = []
     for index, part in enumerate(slices):
-        new = index == 0 or slices[index - 1].group != part.group
-        label: TableRow = [f"{part.group}: {part.name}" if len(columns) > MANY or new else f"… {part.name}"]
         size = Cell(f"{part.size:,}", f"{100 * part.share:.0f} %")
-        rows.append([*label, size, *(cells[index] for cells in columns.values())])
-    table = Table(["", "examples", *columns], rows, caption)
-    return table.transposed() if len(columns) > MANY else table
+        rows.append([f"{part.group}: {part.name}", size, *(cells[index] for cells in columns.values())])
+    return Table(["", "examples", *columns], rows, caption)
 
 
 def _slice_note(results: PageResults) -> str:
@@ -364,7 +251,7 @@ def levels(results: PageResults) -> Section | None:
     if not analyses:
         return None
     depth = max(analysis.levels for analysis in analyses.values())
-    blocks: list[Block] = [_level_bars(results, depth)] if plots.available() else []
+    blocks: list[Block] = []
     for name, analysis in analyses.items():
         text = f"{name}, independent: any of the first K predictions has the target's code at that level."
         blocks.append(Table(*independent_rows(analysis), text))
@@ -379,14 +266,6 @@ def levels(results: PageResults) -> Section | None:
         for index, transition in enumerate(deepest.transitions)
     ]
     blocks.append(Table(["Drop-off at K = 1", *analyses], rows))
-    gains: list[TableRow] = []
-    for name, other in results.pairs:
-        later, earlier = analyses.get(name), analyses.get(other)
-        if later and earlier and later.levels == earlier.levels == depth and later.ks[0] == earlier.ks[0] == 1:
-            points = [100 * (a - b) for a, b in zip(later.cumulative[0], earlier.cumulative[0], strict=True)]
-            gains.append([f"{name} minus {other}", *(f"{gain:+.2f}".replace("-", MINUS) for gain in points)])
-    if gains:
-        blocks.append(Table(["Cumulative at K = 1, points", *cumulative_rows(deepest)[0][1:]], gains))
     counts = "; ".join(
         f"{name}: {a.rows:,} examples, {a.excluded:,} excluded, {a.unparsable:,} of {a.looked_at:,} are not SIDs"
         for name, a in analyses.items()
@@ -394,31 +273,14 @@ def levels(results: PageResults) -> Section | None:
     return Section("Accuracy by level", [*blocks, f"{counts}."])
 
 
-def _level_bars(results: PageResults, depth: int) -> Figure:
-    labels = ["+".join(f"L{n}" for n in range(1, level + 1)) for level in range(1, depth + 1)]
-    panels = {}
-    for k in sorted({results.ks[0], 10 if 10 in results.ks else results.ks[-1]}):
-        panels[f"K = {k}"] = {
-            name: analysis.cumulative[analysis.ks.index(k)].tolist()
-            for name, analysis in results.analyses.items()
-            if analysis.levels == depth and k in analysis.ks
-        }
-    caption = "Cumulative accuracy: one of the first K predictions has the target's codes up to that level."
-    return Figure(plots.level_bars({title: bars for title, bars in panels.items() if bars}, labels), caption)
-
-
 def published(results: PageResults) -> Section | None:
-    """Tables of published results and ours, and of our differences from counterparts."""
-    reference, level = results.reference, results.levels[0]
+    """Tables of published results, and of our differences from counterparts."""
+    reference = results.reference
     if reference is None:
         return None
     names = [name for name in results.metrics if any(name in row.metrics for row in reference.rows)]
     rows = [_published_row(reference, row, names) for row in reference.rows]
-    ours: dict[str, TableRow] = {}
-    for name, estimates in results.estimates(level).items():
-        ours[name] = [_label(results, name), "this page", *(_value(estimates.get(metric)) for metric in names)]
-    caption = f"{reference.title}: published results, the best in bold, and ours (counted {_READING[level]})."
-    table = Table(["System", "Source", *names], [*rows, *_with_line_apart(results, ours)], caption, 2)
+    table = Table(["System", "Source", *names], rows, f"{reference.title}: published results, the best in bold.", 2)
     blocks: list[Block] = [reference.source, table]
     if reference.doubtful:
         blocks.append(
@@ -494,82 +356,6 @@ def _levels_compared(results: PageResults, name: str, row: ReferenceRow) -> list
     return blocks
 
 
-def codebooks(results: PageResults) -> Section | None:
-    """Use of each level of the semantic IDs, and the number of items that share one."""
-    table, examples = results.table, results.examples
-    if table is None or examples.sids is None:
-        return None
-    built = read_sid_report(examples.sids) if (examples.sids / REPORT_FILE).is_file() else {}
-    stored_levels, uses, rows = built.get("levels", []), level_use(table.codes), list[TableRow]()
-    for index, use in enumerate(uses):
-        extra = stored_levels[index] if index < len(stored_levels) else {}
-        size = MISSING if extra.get("size") is None else f"{extra['size']:,}"
-        counted = [f"{use.items:,}", f"{use.used:,}", size, f"{use.perplexity:.1f}", f"{use.largest:,}"]
-        rows.append([use.level, *counted, percent(extra.get("error"))])
-    headers = ["Level", "items", "codes used", "codebook", "perplexity", "largest code, items", "residual variance"]
-    caption = (
-        "Perplexity is the number of equally used codes with the same entropy; residual variance is the share that the "
-        "levels so far leave unexplained."
-    )
-    blocks: list[Block] = [Table(headers, rows, caption)]
-    if plots.available():
-        counts = [np.asarray([n for n in use.use if n]) for use in uses]
-        blocks.append(Figure(plots.codebook_use(counts), "Items per code at each level, most used code first."))
-    groups = np.bincount(table.sid_numbers)
-    crowded = groups[groups > 1]
-    text = (
-        f"{table.n_unique:,} distinct SIDs for {len(table):,} items; {len(crowded):,} SIDs are shared, by "
-        f"{crowded.sum():,} items in total, at most {groups.max():,} per SID."
-    )
-    collisions = built.get("collisions", {})
-    if before := collisions.get("before", {}):
-        text += (
-            f" Collision handling {collisions.get('method')!r}: {before.get('sharing_items')} items shared their SID "
-            f"before, {collisions.get('after', {}).get('sharing_items')} after."
-        )
-    return Section("Use of the codebooks", [*blocks, text])
-
-
-EXAMPLES = 6
-"""Examples whose lists a page shows."""
-_SHOWN, _HISTORY = 5, 20
-
-
-def example_lists(results: PageResults) -> Section | None:
-    """Seeded examples: half hits of the first recommender in its first five items, half misses; None without lists."""
-    listed = {
-        name: recommender.lists
-        for name in results.without_baselines
-        if (recommender := results.recommenders[name]).lists is not None
-    }
-    if not listed:
-        return None
-    first, first_lists = next(iter(listed.items()))
-    ranks = item_ranks(first_lists)
-    hits, misses = np.flatnonzero((ranks >= 1) & (ranks <= _SHOWN)), np.flatnonzero((ranks == 0) | (ranks > _SHOWN))
-    rng = np.random.default_rng(results.bootstrap.seed)
-    count = min(EXAMPLES, len(ranks))
-    n_hits = min(max(count // 2, count - len(misses)), len(hits))
-    selected = [*rng.choice(hits, n_hits, replace=False), *rng.choice(misses, count - n_hits, replace=False)]
-    titles, rows = results.examples.titles(), results.examples.rows
-    text = (
-        f"Examples drawn at random: {n_hits} in which {first} has the target among its first five items, and "
-        f"{count - n_hits} in which it has not ({len(hits):,} and {len(misses):,} of all examples). "
-        "✓ marks the target."
-    )
-    blocks: list[Block] = [text]
-    for row in (int(row) for row in selected):
-        target, history = int(rows.targets[row]), [titles[item] for item in rows.histories[row]]
-        shown = [
-            (name, [(titles[item] if item >= 0 else "(no item)", item == target) for item in of.items[row][:_SHOWN]])
-            for name, of in listed.items()
-        ]
-        omitted = len(history) - _HISTORY
-        history = [f"({omitted:,} earlier items)", *history[omitted:]] if omitted > 0 else history
-        blocks.append(Example(f"Example {row}", history, titles[target], shown))
-    return Section("Examples", blocks)
-
-
 def _counting(results: PageResults) -> list[str]:
     """Notes on recommenders whose hits are counted by their own semantic IDs or by titles."""
     notes = []
@@ -586,7 +372,7 @@ def _counting(results: PageResults) -> list[str]:
 
 
 def training(results: PageResults) -> Section | None:
-    """Cost, settings, outcome and learning curves of the trainings; None if no predictions name a checkpoint."""
+    """Cost and learning curves of the trainings; None if no predictions name a checkpoint."""
     if not results.trainings:
         return None
     panels = [
@@ -597,32 +383,7 @@ def training(results: PageResults) -> Section | None:
     blocks = _cost(results)
     if panels and plots.available():
         blocks.append(Figure(plots.learning_curves(panels), "Learning curves, from the training logs."))
-    for training in results.trainings:
-        title = training.title if training.name == training.title else f"{training.name}: {training.title}"
-        changed = [list(line) for line in settings_changed(training)]
-        caption = f"{title}, settings that differ from the defaults."
-        blocks.append(Table(["Setting", "Value"], changed, caption, text_columns=2))
-        blocks.append(Table(["Outcome", "Value"], [list(line) for line in outcome(training)], f"{title}.", 2))
-        blocks += _inputs(training, title)
     return Section("Training", blocks)
-
-
-def _inputs(training: Training, title: str) -> list[Block]:
-    """What each input beside the items is worth to a trained model, by its manifest; nothing where it has none."""
-    gains = training.counts.get("inputs")
-    if not gains:
-        return []
-    with_all = gains["NDCG@10"]
-    lines: list[TableRow] = [["all inputs", f"{with_all:.4f}", NONE]]
-    lines += [
-        [f"without {name}", f"{value:.4f}", f"{value - with_all:+.4f}"] for name, value in gains["without"].items()
-    ]
-    caption = (
-        f"{title}: inputs beside the items of a history, on {gains['examples']:,} validation examples. A column of the "
-        "items is hidden from the trained model by giving every item the mean of all; a request feature and the events "
-        "of history items are hidden as unknown."
-    )
-    return [Table(["Inputs", "NDCG@10", "Difference"], lines, caption)]
 
 
 def _cost(results: PageResults) -> list[Block]:
@@ -675,48 +436,3 @@ def _cost_notes(name: str, effort: Effort) -> list[str]:
     if missing:
         notes.append(f"{name}: missing or changed since, so the training cost is unknown: {', '.join(missing)}.")
     return notes
-
-
-def sources(inputs: Mapping[str, Path]) -> Section:
-    """All artefacts and files that the report depends on: kind, seed, hash, packages and configuration.
-
-    Args:
-        inputs: The inputs of the stage by name; unchanged inputs of artefacts are followed.
-    """
-    manifests = {str(path): manifest for path, manifest, _ in source_manifests(inputs.values())}
-    rows: list[TableRow] = [
-        [
-            path,
-            manifest["kind"],
-            MISSING if manifest["seed"] is None else str(manifest["seed"]),
-            artefact_fingerprint(manifest)[:16],
-        ]
-        for path, manifest in manifests.items()
-    ]
-    rows += [
-        [str(path), "file", MISSING, file_sha256(path)[:16]]
-        for name, path in inputs.items()
-        if path.is_file() and name != "reference"  # of the package
-    ]
-    versions: dict[str, set[str]] = {}
-    for manifest in manifests.values():
-        for package, version in manifest["versions"].items():
-            versions.setdefault(package, set()).add(version)
-    packages = [[name, " and ".join(sorted(known))] for name, known in sorted(versions.items())]
-    configurations: list[Block] = [
-        Details(
-            f"{manifest['kind']}: {path}",
-            json.dumps(
-                {key: manifest[key] for key in ("config", "inputs", "counts", "seed", "versions")},
-                indent=1,
-                sort_keys=True,
-                ensure_ascii=False,
-            ),
-        )
-        for path, manifest in manifests.items()
-    ]
-    tables = [
-        Table(["Artefact", "Kind", "Seed", "SHA-256 (first 16)"], rows, text_columns=2),
-        Table(["Package", "Version"], packages),
-    ]
-    return Section("Sources", [*tables, *configurations])

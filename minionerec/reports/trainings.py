@@ -1,16 +1,15 @@
-"""Trainings of the models behind predictions, from manifests: settings, outcome and cost."""
+"""Trainings of the models behind predictions, from manifests: learning curves and cost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, to_plain
 from minionerec.core.errors import MinioneRecError
-from minionerec.core.records import duration, read_run_record
+from minionerec.core.records import read_run_record
 from minionerec.reports.cells import shown_setting
 
-NOT_RECORDED = "not recorded"
 _BESIDE = ("assistant", "sequential")
 _BEFORE = ("checkpoint", "model", "teacher", *_BESIDE)
 _LOGS = ("training_log.json", "history.json")
@@ -22,21 +21,6 @@ _MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
 """Measure → its series → their keys in the training logs of language models and of sequential models."""
 
 
-class StageFacts(NamedTuple):
-    """Facts about a stage that a page shows with its trainings.
-
-    Attributes:
-        title: Name of a training of the stage on pages; the stage's name if empty.
-        defaults: Default values of its settings, by name.
-    """
-
-    title: str = ""
-    defaults: Mapping[str, Any] = {}
-
-
-NO_FACTS = StageFacts()
-
-
 @dataclass(frozen=True)
 class Training:
     """One training in the lineage of predictions.
@@ -45,29 +29,24 @@ class Training:
         name: Name on the page: that of the recommender if the predictions are directly of this training, else that of
             the directory.
         stage: Name of the stage, such as "sft".
+        title: Name of the stage's trainings on pages.
         path: Path of the checkpoint.
         settings: Settings that affect the result, by name.
         counts: Counts of the manifest.
         log: Numbers of the entries of the training log, in order.
         seed: The seed.
         record: Run record as plain values; None without a record.
-        facts: Title and defaults of the stage.
     """
 
     name: str
     stage: str
+    title: str
     path: Path
     settings: Mapping[str, Any]
     counts: Mapping[str, Any] = field(default_factory=dict)
     log: Sequence[Mapping[str, float]] = ()
     seed: int | None = None
     record: Mapping[str, Any] | None = None
-    facts: StageFacts = NO_FACTS
-
-    @property
-    def title(self) -> str:
-        """Name of the stage on pages."""
-        return self.facts.title or self.stage
 
     @property
     def seconds(self) -> float | None:
@@ -117,13 +96,13 @@ class Lineage:
         return next((training for training in reversed(self.trainings) if training.name == self.name), None)
 
 
-def trace(name: str, path: Path, stages: Mapping[str, StageFacts]) -> Lineage:
+def trace(name: str, path: Path, stages: Mapping[str, str]) -> Lineage:
     """Collect all trainings that predictions depend on.
 
     Args:
         name: The recommender.
         path: Directory of its predictions.
-        stages: Facts about stages, by name; other stages are shown with all their settings.
+        stages: Title of the trainings of each stage, by the stage's name; other stages go by their name.
 
     Raises:
         ArtefactError: If there are no predictions.
@@ -158,19 +137,19 @@ def _locate(artefact: Path, entry: Mapping[str, str]) -> Path | None:
     return None
 
 
-def _training(path: Path, name: str, stages: Mapping[str, StageFacts]) -> Training:
+def _training(path: Path, name: str, stages: Mapping[str, str]) -> Training:
     manifest = read_manifest(path)
     stage = str(manifest.get("stage", manifest["kind"]))
     return Training(
         name,
         stage,
+        stages.get(stage) or stage,
         path,
         manifest.get("settings") or manifest["config"],
         manifest["counts"],
         _log(path),
         manifest["seed"],
         _record(path),
-        stages.get(stage, NO_FACTS),
     )
 
 
@@ -187,68 +166,6 @@ def _log(path: Path) -> list[dict[str, float]]:
 def _record(output: Path) -> dict[str, Any] | None:
     record = read_run_record(output)
     return None if record is None else dict(to_plain(record))
-
-
-def settings_changed(training: Training) -> list[tuple[str, str]]:
-    """The settings of a training that differ from its stage's defaults, as (name, value); all of an unknown stage."""
-    defaults = training.facts.defaults
-    return [
-        (name, shown_setting(value))
-        for name, value in training.settings.items()
-        if name not in defaults or to_plain(defaults[name]) != value
-    ]
-
-
-def outcome(training: Training) -> list[tuple[str, str]]:
-    """The outcome of a training, as (name, value): steps, best validation, losses, batch, time and machine."""
-    lines, counts = list[tuple[str, str]](), training.counts
-    if isinstance(counts.get("parameters"), int):
-        lines.append(("Parameters", f"{counts['parameters']:,}"))
-    if isinstance(counts.get("steps"), int):
-        lines.append(("Steps", f"{counts['steps']:,}"))
-    if training.epochs is not None:
-        lines.append(("Epochs", f"{training.epochs:.4g} of {shown_setting(training.settings.get('epochs'))}"))
-    losses = [row for row in training.log if "loss" in row]
-    if losses:
-        lines.append(("Last training loss", f"{losses[-1]['loss']:.4g}"))
-    validations = [row for row in training.log if "eval_loss" in row]
-    if validations:
-        lowest = min(validations, key=lambda row: row["eval_loss"])
-        lines.append(("Lowest validation loss", f"{lowest['eval_loss']:.4f} at epoch {lowest.get('epoch', 0):.4g}"))
-    if isinstance(counts.get("best"), Mapping):
-        values = ", ".join(
-            f"{name.removeprefix('eval_').upper()} {value:.4f}"
-            for name, value in counts["best"].items()
-            if "@" in name and isinstance(value, float)
-        )
-        start = " (the initial checkpoint)" if counts.get("best_step") == 0 else ""
-        lines.append(("Best validation", f"{values or 'no ranking metric'} at step {counts.get('best_step')}{start}"))
-    elif "best_epoch" in counts:
-        lines.append(("Best validation", f"epoch {counts['best_epoch']}, counted from 0"))
-    if training.seed is not None:
-        lines.append(("Seed", str(training.seed)))
-    return [*lines, *_recorded(training.record)]
-
-
-def _recorded(record: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Batch, time, machine, memory and commit of a run record."""
-    if record is None:
-        return [("Duration", NOT_RECORDED), ("Machine", NOT_RECORDED)]
-    lines, batch = list[tuple[str, str]](), record.get("batch")
-    if batch:
-        shape = f"{batch['per_device']:,} x {batch['accumulation']:,} accumulated x {record['processes']:,} processes"
-        lines.append(("Examples per step", f"{batch['total']:,} ({shape})"))
-    phases = ", ".join(f"{name} {duration(value)}" for name, value in record["seconds"].items() if name != "all")
-    lines.append(("Duration", duration(record["seconds"]["all"]) + (f" ({phases})" if phases else "")))
-    parts = record.get("parts", 1)
-    lines.append(("Started", f"{record['started']}" + (f", in {parts} parts" if parts > 1 else "")))
-    lines.append(("Machine", machine(record["machine"])))
-    for key, name in (("peak_memory_bytes", "Peak memory"), ("peak_gpu_memory_bytes", "Peak GPU memory")):
-        if record.get(key):
-            lines.append((name, f"{record[key] / 2**30:.1f} GiB"))
-    if record.get("commit"):
-        lines.append(("Commit", str(record["commit"])))
-    return lines
 
 
 def machine(record: Mapping[str, Any]) -> str:

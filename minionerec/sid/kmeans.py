@@ -10,7 +10,7 @@ import numpy as np
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.values import in_words
-from minionerec.sid.embed.stored import LARGEST, VectorRows, blocks
+from minionerec.sid.embed.stored import VectorRows, blocks, checked_values
 
 # Residual k-means, plain and balanced: level by level, cluster the residuals of the levels before.
 
@@ -66,7 +66,6 @@ def residual_kmeans(
     iterations: int = 25,
     *,
     balanced: bool = False,
-    train_points_per_code: int | None = None,
     train_rows: int | None = None,
     threads: int = 1,
     device: str = "cpu",
@@ -77,7 +76,7 @@ def residual_kmeans(
     centroid (squared L2). This is the residual quantiser of Chen, Guan and Wang (2010) with a beam of 1. Deviations:
 
     1. k-means (faiss on a CPU) starts from greedy k-means++ on at most 32 points per code instead of random points.
-    2. All vectors train every level, unless `train_points_per_code` limits them.
+    2. All vectors train every level, unless `train_rows` limits them.
     3. Balanced: k-means continues for at most 6 iterations with `minionerec.sid.kmeans.balanced_assign` in place of
        the nearest centroid, and the final assignment is balanced, too: each code of a level gets floor(N / C_l) or
        ceil(N / C_l) items (by `minionerec.sid.kmeans.balanced_stream` for many items). Residuals are those of the
@@ -89,9 +88,7 @@ def residual_kmeans(
         seed: Level l uses seed + l; equal vectors, seed, threads and device give equal bytes.
         iterations: Lloyd iterations per level.
         balanced: Give all codes of a level the same number of items.
-        train_points_per_code: If given, all levels train on the same sample of this many vectors per code of the
-            largest level (`training_rows`).
-        train_rows: Size of the sample; overrides `train_points_per_code`.
+        train_rows: If given, all levels train on the same sample of this many vectors (`training_rows`).
         threads: CPU threads of faiss and BLAS during the call.
         device: "cpu", or a torch device such as "cuda" for codes and means.
 
@@ -104,8 +101,7 @@ def residual_kmeans(
     check_vectors(vectors, codebook_sizes)
     from threadpoolctl import threadpool_limits
 
-    size = sample_size(len(vectors), codebook_sizes, train_points_per_code, train_rows)
-    trained = training_rows(len(vectors), size, seed)
+    trained = training_rows(len(vectors), train_rows or len(vectors), seed)
     with threadpool_limits(limits=threads):
         residuals = np.asarray(vectors[trained], dtype=np.float32)  # a copy that each level reduces
         if not balanced:
@@ -176,15 +172,6 @@ def _reduce(residuals: np.ndarray, codebook: np.ndarray, codes: np.ndarray) -> N
     """Subtract the code vector of each row in place, block by block."""
     for start in range(0, len(residuals), _BLOCK):
         residuals[start : start + _BLOCK] -= codebook[codes[start : start + _BLOCK]]
-
-
-def sample_size(
-    n_items: int, codebook_sizes: Sequence[int], train_points_per_code: int | None, train_rows: int | None
-) -> int:
-    """Number of training vectors: `train_rows`, or `train_points_per_code` per code of the largest level, or all."""
-    if train_rows is None:
-        train_rows = n_items if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
-    return min(train_rows, n_items)
 
 
 def assign(
@@ -264,14 +251,8 @@ def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
     if len(vectors.shape) != 2 or len(vectors) == 0:
         raise DataError(f"vectors have shape {vectors.shape}; expected (items, dimensions) with at least one item.")
     if isinstance(vectors, np.ndarray):
-        finite = np.concatenate([(np.abs(block) <= LARGEST).all(axis=1) for _, block in blocks(vectors)])
-        invalid = np.flatnonzero(~finite)
-        if len(invalid):
-            what = f"beyond {LARGEST:g}" if np.isfinite(vectors[invalid[0]]).all() else "not finite"
-            raise DataError(
-                f"the vector of item {invalid[0]} is {what} ({len(invalid)} of {len(vectors)}). Mend it or leave it "
-                "out."
-            )
+        for rows, block in blocks(vectors):
+            checked_values(block, "vectors", rows.start)
     if not codebook_sizes or min(codebook_sizes) < 1:
         raise DataError(
             f"codebook sizes are {in_words(list(codebook_sizes))}; give one number of at least 1 per level."

@@ -33,11 +33,8 @@ class LevelUse:
         items: Number of items with a code at this level.
         size: Codes in the codebook; None without a codebook.
         used: Number of codes with at least one item.
-        dead: Number of codes without an item; None without a codebook.
         entropy_bits: Entropy of the code of a random item, in bits.
         perplexity: 2 ** entropy_bits: the number of equally used codes with the same entropy.
-        gini: Gini coefficient of the items per code, 0 for equal use and near 1 if one code has all items; over the
-            codebook, or, without one, over the used codes.
         largest: Items of the most used code.
         error: Share of the vectors' variance that the levels up to this one leave unexplained (squared distance of
             vectors and reconstruction, over squared distance of vectors and their mean); None without codebook.
@@ -48,10 +45,8 @@ class LevelUse:
     items: int
     size: int | None
     used: int
-    dead: int | None
     entropy_bits: float
     perplexity: float
-    gini: float
     largest: int
     error: float | None
     use: tuple[int, ...]
@@ -99,31 +94,14 @@ def level_use(
                 items=len(present),
                 size=size,
                 used=len(shares),
-                dead=None if size is None else size - len(shares),
                 entropy_bits=entropy,
                 perplexity=float(2**entropy),
-                gini=gini(use if size is not None else use[use > 0]),
                 largest=int(use.max(initial=0)),
                 error=error,
                 use=tuple(use.tolist()),
             )
         )
     return levels
-
-
-def gini(counts: np.ndarray) -> float:
-    """Gini coefficient of non-negative numbers, 0 if there are none or all are zero.
-
-    Example:
-        >>> gini(np.array([2, 2, 2])), gini(np.array([0, 0, 0, 6]))
-        (0.0, 0.75)
-    """
-    ascending = np.sort(counts).astype(np.float64)
-    total = ascending.sum()
-    if total == 0:
-        return 0.0
-    weights = 2 * np.arange(1, len(ascending) + 1) - len(ascending) - 1
-    return float((weights * ascending).sum() / (len(ascending) * total))
 
 
 def sid_report(
@@ -227,81 +205,6 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
         lines.append(_collision_line("after", collisions["after"]))
         lines.append(f"collisions: {collisions['method']} changed {collisions['moved']} SIDs{cost}")
     return lines
-
-
-_MAX_SHARING_RATE = 0.005  # at .8 %, 7 % of the test examples of Industrial have a target that shares its SID
-_MIN_CODE_USE = 0.05  # perplexity over codes; tables that a model was trained on have .12 and more
-# Buyer purity of the first code over that of two random items: 1 for shuffled SIDs, 1.7 for an encoder that fails.
-_MIN_BUYER_RATIO = 2.0
-
-
-_MISSING = {
-    "empty_texts": ("have no text", "give them titles, or try with_interactions true"),
-    "items_without_interactions": (
-        "share no user with another item in training",
-        "where items have texts, try an encoder of texts with with_interactions true",
-    ),
-}
-"""Name of a count of items without a vector → the reason, and the remedy."""
-
-
-def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> str:
-    """Describe the problems of a table with remedies in one or two sentences, or say that there are none.
-
-    Thresholds are derived from the tables of docs/results/sids.md, on some of which a recommender was trained.
-
-    Args:
-        report: Result of `sid_report`.
-        measures: Result of `diagnose`; None if the table was not compared with interactions.
-    """
-    problems, after, levels = [], report["collisions"]["after"], report["levels"]
-    fitted = any(use["size"] for use in levels)
-    counts = report.get("counts", {})
-    counted = _MISSING.keys() & counts.keys()
-    if len(counted) == 1 and counts[key := counted.pop()]:  # with both counts, an item may have one of the two vectors
-        reason, remedy = _MISSING[key]
-        problems.append(
-            f"{counts[key]:,} items {reason} and so have no vector, and their codes say nothing of them: {remedy}"
-        )
-    method = report["collisions"]["method"]
-    alternatives = [name for name in ("relocate", "extra_token") if name != method and (name != "relocate" or fitted)]
-    if after["sharing_rate"] > _MAX_SHARING_RATE:
-        problems.append(
-            f"{after['sharing_items']:,} items ({after['sharing_rate']:.1%}) share an SID, and a recommender cannot "
-            f"rank one of them above another: try collisions {' or '.join(alternatives)}"
-        )
-    poor_levels = [
-        use["level"]
-        for use in levels
-        if use["size"] and use["size"] > 2 and use["perplexity"] < _MIN_CODE_USE * min(use["size"], use["items"])
-    ]
-    if poor_levels:
-        other = "" if report["method"] == "balanced_kmeans" else "method balanced_kmeans, "
-        problems.append(
-            f"the codes of level {', '.join(poor_levels)} hardly distinguish items: try {other}smaller codebook_sizes, "
-            "or another encoder"
-        )
-    ratio = None
-    if measures is not None and measures.prefixes[0].buyer_purity is not None and measures.buyer_chance:
-        ratio = measures.prefixes[0].buyer_purity / measures.buyer_chance
-    if (
-        measures is not None
-        and ratio is not None
-        and ratio < _MIN_BUYER_RATIO
-        and measures.buyer_chance * _MIN_BUYER_RATIO <= 1
-    ):
-        other = "" if "items_without_interactions" in counts else "with_interactions true, or "
-        problems.append(
-            f"the same users interact with items of one first code hardly more often ({ratio:.1f} times) than with any "
-            f"two items: try {other}another encoder"
-        )
-    if problems:
-        return f"Advice: {'; '.join(problems)}."
-    similarity = ""
-    if ratio is not None:
-        similarity = f", and two items of one first code are {ratio:.1f} times as alike in their users as any two"
-    used = ", the levels are used" if fitted else ""
-    return f"Advice: none. Nearly every item has an SID of its own{used}{similarity}."
 
 
 def _collision_line(name: str, values: Mapping[str, Any]) -> str:

@@ -146,7 +146,8 @@ def fit_rq_vae(
     with _torch_threads(threads):
         model = _RqVae(vectors, hidden_sizes, vectors.shape[1] if plus else latent_size, plus, generator)
         latents = _encoder(model)(vectors)
-        _, books = residual_kmeans(latents, codebook_sizes, seed, train_points_per_code=_START_POINTS, threads=threads)
+        train_rows = _START_POINTS * max(codebook_sizes, default=1)
+        _, books = residual_kmeans(latents, codebook_sizes, seed, train_rows=train_rows, threads=threads)
         model.codebooks.extend(nn.Parameter(torch.from_numpy(book)) for book in books)
         model.to(target_device)
         errors, best, revived = _train(model, vectors, generator, learning_rate, epochs, batch_size, patience)

@@ -341,7 +341,7 @@ def test_ranks_that_are_none_and_splits_of_another_type_are_one_line(folder):
         assert message in command(folder, "report", "--predictions", *PAGE, "--output", "page").reported
 
 
-def test_forged_settings_and_logs_of_a_training_are_shown_as_text_or_left_out(folder):
+def test_forged_settings_and_logs_of_a_training_are_left_out(folder):
     forged = {"warmup": "x", "epochs": [1], "patience": {"a": 1}, "layers": "<b>"}
     spoil_manifest(folder / "sft", lambda content: content["settings"].update(forged))
     log = [{"epoch": "x", "eval_loss": 1.5, "step": 1}, 7, {"loss": [1.0]}, {"step": 1, "epoch": None}]
@@ -352,8 +352,7 @@ def test_forged_settings_and_logs_of_a_training_are_shown_as_text_or_left_out(fo
     sign(folder / "predictions")
     done = stage(folder, "report", "--output", "page")
     assert done.status == 0, done
-    page = (folder / "page/report.html").read_text(encoding="utf-8")
-    assert "&lt;b&gt;" in page and "<b>" not in page
+    assert "<b>" not in (folder / "page/report.html").read_text(encoding="utf-8")
 
 
 def test_a_seed_or_versions_of_another_type_are_one_line(folder):

@@ -219,7 +219,7 @@ def test_digits_of_opq_are_many_and_count_for_that_method_alone(shop, tmp_path):
 
 def test_balanced_codes_before_relocation(shop, tmp_path):
     report = run_build_sids(config_for(shop, tmp_path / "s", method="balanced_kmeans", collisions="keep")).metrics
-    assert all(set(use["use"]) == {15} and use["dead"] == 0 and use["gini"] == 0 for use in report["levels"])
+    assert all(set(use["use"]) == {15} for use in report["levels"])
 
 
 def grown(tmp_path, n_old=90, n_new=40, method="residual_kmeans", **settings):
@@ -494,8 +494,6 @@ def test_the_command(shop, tmp_path):
     words = ["--config", file, "--corpus", str(shop), "--output", str(tmp_path / "sids")]
     done = command(ROOT, "build-sids", *words)
     assert done.status == 0, done.err
-    first, verdict = done.out.splitlines()
-    assert first == f"120 distinct SIDs of 120 items: {tmp_path / 'sids'}" and "level a: " in done.err
-    assert verdict.startswith("Advice: none. Nearly every item has an SID of its own")
+    assert done.out == f"120 distinct SIDs of 120 items: {tmp_path / 'sids'}\n" and "level a: " in done.err
     again = command(ROOT, "build-sids", *words)
     assert "up to date" in again.err and again.out == done.out

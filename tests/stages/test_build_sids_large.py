@@ -82,8 +82,8 @@ def test_vectors_are_never_read_whole(shop, tmp_path, in_file, monkeypatch):
     monkeypatch.setattr(stored.VectorFile, "_read", watched)
     monkeypatch.setattr("minionerec.sid.kmeans._BLOCK", 50)
     monkeypatch.setattr("minionerec.sid.report.ERROR_ROWS", 100)
-    monkeypatch.setattr(stored, "_RUN", 100 * 16)
-    monkeypatch.setattr(stored.np, "load", None)
+    monkeypatch.setattr(stored, "_READ", 100 * 16)
+    monkeypatch.setattr("minionerec.sid.embed.vectors.load_vectors", None)
     result = run_build_sids(config_for(shop, tmp_path / "sids", fit_rows=150))
     assert max(read) <= 100 and result.table.n_unique == ITEMS
     assert result.metrics["error_rows"] == 100

@@ -26,7 +26,6 @@ from minionerec.pipeline.settings import parse_settings
 from minionerec.recommend.rankers.baselines import MIXTURE, NAMES
 from minionerec.reports import plots
 from minionerec.reports.cells import MINUS
-from minionerec.reports.sections import NOT_COMPARABLE
 from minionerec.sid.table import SidTable
 
 NASTY = 'Bolt <script>alert("x")</script> & | nuts'
@@ -77,8 +76,7 @@ def test_page_is_whole_loads_nothing_and_escapes_titles(shop, drawn):
     assert len(page.ids) == len(set(page.ids))
     assert "script" not in page.tags and "link" not in page.tags and "img" not in page.tags
     assert "http" not in text and "@import" not in text
-    assert page.tags.count("svg") == 3
-    assert any('<script>alert("x")</script>' in piece for piece in page.text)
+    assert "svg" not in page.tags
     words = " ".join(page.text)
     for expected in (
         "Ranking metrics",
@@ -86,11 +84,9 @@ def test_page_is_whole_loads_nothing_and_escapes_titles(shop, drawn):
         "most recent items",
         "transition counts",
         "EASE",
-        "secret_setting",
         "0.1586",
         "0.0991 ✗",
         "L1+L2+L3",
-        "✓",
     ):
         assert expected in words
 
@@ -110,27 +106,6 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     assert list(kept) == ["SFT", "GRPO", *(name for name in NAMES if name != MIXTURE)]
 
 
-def test_value_of_the_lists_beside_the_first_re_ranked(shop, drawn):
-    corpus, _ = shop
-    prices = np.random.default_rng(1).integers(1, 9, N).astype(float)
-    items = corpus.items.assign(price=[f"{price}" for price in prices])
-    replace(corpus, items=items).save("priced", config={}, inputs={})
-    result = run_report(config(corpus="priced", value_column="price"))
-    lists = np.array([list(dict.fromkeys(row))[:10] for row in Predictions.load("grpo").items])
-    hits = (lists == corpus.test.targets[:, None]).any(1)
-    worth = prices / prices.mean()
-    kept = json.loads((result.output / "metrics.json").read_text())["value"]
-    assert kept["recommenders"]["GRPO"]["HR@10"][0] == pytest.approx(hits.mean())
-    assert kept["recommenders"]["GRPO"]["value@10"][0] == pytest.approx((hits * worth[corpus.test.targets]).mean())
-    assert set(kept["recommenders"]) == {"SFT", "GRPO", *(name for name in NAMES if name != MIXTURE)}
-    shown = f"value@10 {(hits * worth[corpus.test.targets]).mean():.4f} with HR@10 {hits.mean():.4f}"
-    assert f"In purchase value: GRPO finds {shown}, SFT re-ranked by price " in result.text
-    text = (result.output / "report.html").read_text(encoding="utf-8")
-    assert "Value of the lists" in text and Page(text).tags.count("svg") == 4
-    with pytest.raises(ConfigError, match="value_column is 'cost', but the corpus has no such column of items"):
-        run_report(config(corpus="priced", value_column="cost", output="other"))
-
-
 def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop):
     run_report(config())
     message = (
@@ -143,28 +118,8 @@ def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop
     assert recommenders_of("report") == kept
 
 
-def test_who_is_given_the_gap_is_reported_and_stands_apart_from_published_figures(shop, drawn):
-    conditioned = replace(Predictions.load("grpo"), given=("gap",))
-    conditioned.save("conditioned", config={"beams": 20}, inputs={"corpus": "corpus"})
-    name = "GRPO (given gap)"
-    result = run_report(config(predictions={"SFT": "sft", "GRPO": "conditioned"}, reference="industrial", title="Page"))
-    markdown = page_text(result.output / "report.html").split("## Configuration")[0]
-    beside = markdown.split("## Comparison with published results")[1].split("\n## ")[0]
-    lines = [line.split(" | ")[0].removeprefix("| ") for line in beside.split("Discrepancy")[0].splitlines()]
-    assert lines.index("baseline: popularity") < lines.index(NOT_COMPARABLE) == lines.index(name) - 1
-    gaps = beside.split("Discrepancy")[1]
-    assert "| SFT | SFT (replication) |" in gaps and name not in gaps
-    assert f"{name} has the highest" in markdown or f'"{name}" has the highest' in markdown
-    ours = markdown.split("## Comparison with published results")[0]
-    assert ours.count("GRPO") == ours.count(name) > 5
-    assert name in result.text and name in recommenders_of("report")
-    assert name in (result.output / "report.html").read_text(encoding="utf-8").split("<svg")[1]
-    with pytest.raises(ConfigError, match="have the same name with their inputs"):
-        run_report(config(predictions={name: "sft", "GRPO": "conditioned"}, output="other"))
-
-
 def shortened(markdown):
-    """The sentences above the tiles."""
+    """The sentences of the summary."""
     return [line[2:] for line in markdown.split("## Evaluation setup")[0].splitlines() if line.startswith("* ")]
 
 
@@ -257,7 +212,6 @@ def test_trainings_are_reported_with_their_time_cost_and_learning_curves(shop, d
     assert "| SFT | beam, 20 beams | 1 (42) | 1,500,000,000 | — | 50 min 00 s | 50 min 00 s |" in part
     assert "| RL | beam, 20 beams | 1 (42) | — | — | not recorded (SFT 50 min 00 s, RL (GRPO) not recorded) |" in part
     assert "Some CPU" in part and "popularity" not in part
-    assert "| model | org/Qwen2.5-1.5B-Instruct |" in part and "| Commit | abc123 |" in part
     text = Page((result.output / "report.html").read_text(encoding="utf-8")).text
     panels = [piece for piece in text if re.fullmatch(r"\w+: (loss|reward|NDCG@10)", piece.strip())]
     assert panels == ["SFT: loss", "RL: NDCG@10"]
@@ -312,7 +266,7 @@ def test_without_sids_the_report_is_at_item_level(shop):
     assert found["lists"]["invalid"] is None and found["levels"] is None
     assert "item-level" in result.text and "SID-level" in with_sids.text
     text = page_text(result.output / "report.html")
-    for absent in ("by SID", "Accuracy by level", "Use of the codebooks", "semantic ID", "Validity"):
+    for absent in ("by SID", "Accuracy by level", "semantic ID", "Validity"):
         assert absent not in text
-    for there in ("counted by item", "## Examples", "## Coverage", "✓"):
+    for there in ("counted by item", "## Coverage"):
         assert there in text

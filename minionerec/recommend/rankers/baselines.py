@@ -48,7 +48,6 @@ logger = get_logger(__name__)
 SeenLast = bool | Literal["history"]
 """Which items are ranked after all others: True for all that the user had, "history" for the newest of them, those that
 models read; False for none."""
-_Setting = TypeVar("_Setting")
 _Constants = TypeVar("_Constants", "TransitionConstants", "TextConstants")
 
 POPULARITY, RECENT, TRANSITIONS, EASE = "popularity", "most recent items", "transition counts", "EASE"
@@ -213,36 +212,27 @@ class Chosen:
 
     def sentences(self) -> list[str]:
         """One line per baseline with constants, and one on how they were chosen."""
-        counts = self.transitions
-        texts = {
+        counts, text, mixture = self.transitions, self.text, self.mixture
+        many = f"left out, of more than {ALL_PAIRS:,} candidates"
+        without_text = many if self.ridge is None else "left out, of items without texts"
+        without_mixture = many if self.ridge is None else "left out, of too few validation examples"
+        constants = {
             POPULARITY: _half_life(self.popularity_half_life) + _seen(self.popularity_exclude_seen),
             TRANSITIONS: f"reach {counts.reach}, decay {counts.decay:g} in counting and {counts.score_decay:g} in "
             f"scoring, reverse {counts.reverse:g}, {_half_life(counts.half_life)}, {counts.popularity:g} of popularity"
             f"{_seen(counts.exclude_seen)}",
-            EASE: f"left out, of more than {ALL_PAIRS:,} candidates"
-            if self.ridge is None
-            else f"ridge {self.ridge:g}{_seen(self.ease_exclude_seen)}",
-            TEXT: (
-                "left out, of items without texts" if self.ridge else f"left out, of more than {ALL_PAIRS:,} candidates"
-            )
-            if self.text is None
-            else f"decay {self.text.score_decay:g}, {self.text.popularity:g} of popularity"
-            f"{_seen(self.text.exclude_seen)}",
-            MIXTURE: (
-                "left out, of too few validation examples"
-                if self.ridge
-                else f"left out, of more than {ALL_PAIRS:,} candidates"
-            )
-            if self.mixture is None
-            else self.mixture.sentence(),
+            EASE: many if self.ridge is None else f"ridge {self.ridge:g}{_seen(self.ease_exclude_seen)}",
+            TEXT: without_text
+            if text is None
+            else f"decay {text.score_decay:g}, {text.popularity:g} of popularity{_seen(text.exclude_seen)}",
+            MIXTURE: without_mixture if mixture is None else mixture.sentence(),
         }
-        found = []
-        for name, text in texts.items():
-            value = (self.valid or {}).get(name)
-            found.append(f"{name}: {text}" + ("" if value is None else f"; validation {METRIC} {value:.4f}"))
+        valid = {name: f"; validation {METRIC} {value:.4f}" for name, value in (self.valid or {}).items()}
         how = f"chosen on {self.examples:,} validation examples, by {self.unit}"
-        found.append(f"constants: {how if self.examples else 'defaults, for there are no validation examples'}")
-        return found
+        return [
+            *(f"{name}: {sentence}{valid.get(name, '')}" for name, sentence in constants.items()),
+            f"constants: {how if self.examples else 'defaults, for there are no validation examples'}",
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """The content of `baselines.json`."""
@@ -528,54 +518,52 @@ class _Scored:
     Args:
         rows: What popularity is counted from.
         half_life: Half-life of popularity.
+        exclude_seen: Which candidates are ranked after all others.
     """
 
-    def __init__(self, rows: BaselineExamples, half_life: float | None):
-        self.rows = rows
-        found = rows.candidate_weights(half_life)
-        self.popularity = found / max(math.fsum(found), 1e-12)  # exact, and so the same in any order
+    def __init__(self, rows: BaselineExamples, half_life: float | None, exclude_seen: SeenLast = False):
+        self.rows, self.exclude_seen = rows, exclude_seen
+        weights = rows.candidate_weights(half_life)
+        self.popularity = weights / max(math.fsum(weights), 1e-12)  # exact, and so the same in any order
         self.by_popularity = np.lexsort((rows.id_positions, -self.popularity))
         self.position = np.empty(rows.size, dtype=np.int64)
         self.position[self.by_popularity] = np.arange(rows.size)
         self.items_of = ranked_items(rows.numbers, rows.item_weights(half_life), rows.data.id_positions)
         self.masks = candidate_maxima(rows.numbers)
 
-    def lists(
-        self, scores: Iterable[np.ndarray], queries: Queries, k: int, allowed: Allowed | None, last: SeenLast
-    ) -> Ranking:
-        """Lists from the scores (C,) of each query, with the items of `last` after all others."""
+    def scores(self, queries: Queries) -> Iterator[np.ndarray]:
+        """Scores of the candidates for each query: float (C,), which the caller may change."""
+        raise NotImplementedError
+
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        self.rows.check_k(k)
         lists: list[list[int]] = []
-        past = _past(queries, last)
-        for row, own in enumerate(scores):
-            if last:
-                own[self.rows.numbers[past[row]]] = own.min() - 1
+        past = _past(queries, self.exclude_seen)
+        for row, scores in enumerate(self.scores(queries)):
+            if self.exclude_seen:
+                scores[self.rows.numbers[past[row]]] = scores.min() - 1
             mask = None if allowed is None else allowed.row(row)
             if mask is not None:
-                own[~self.masks(mask[None])[0]] = -np.inf
-            lists.append(list_items(self._best(own, k).tolist(), self.items_of, k, mask)[0])
+                scores[~self.masks(mask[None])[0]] = -np.inf
+            lists.append(list_items(self._best(scores, k).tolist(), self.items_of, k, mask)[0])
         return by_rank(lists)
 
-    def lists_by_pairs(
-        self,
-        pairs: csr_array,
-        weights: np.ndarray | None,
-        how: "TransitionConstants | TextConstants",
-        queries: Queries,
-        k: int,
-        allowed: Allowed | None,
-    ) -> Ranking:
-        """Lists by `history_scores` and popularity."""
+    def scores_by_pairs(
+        self, pairs: csr_array, weights: np.ndarray | None, how: "TransitionConstants | TextConstants", queries: Queries
+    ) -> Iterator[np.ndarray]:
+        """Scores by `history_scores` and popularity."""
         newest, share = _newest(queries.seen, self.rows.numbers), how.popularity
-
-        def scores() -> Iterator[np.ndarray]:
-            for start in range(0, len(newest), _ROWS_AT_ONCE):
-                found = history_scores(newest[start : start + _ROWS_AT_ONCE], pairs, how.score_decay, weights)
-                for first, end in pairwise(found.indptr):
-                    own = share * self.popularity
-                    own[found.indices[first:end]] += (1 - share) * found.data[first:end]
-                    yield own
-
-        return self.lists(scores(), queries, k, allowed, how.exclude_seen)
+        for start in range(0, len(newest), _ROWS_AT_ONCE):
+            found = history_scores(newest[start : start + _ROWS_AT_ONCE], pairs, how.score_decay, weights)
+            for first, end in pairwise(found.indptr):
+                scores = share * self.popularity
+                scores[found.indices[first:end]] += (1 - share) * found.data[first:end]
+                yield scores
 
     def _best(self, scores: np.ndarray, k: int) -> np.ndarray:
         """The best candidates of a row, without those at -inf: int64 (at most k,)."""
@@ -612,21 +600,16 @@ class TransitionCounts(_Scored):
     def __init__(
         self, rows: BaselineExamples, constants: TransitionConstants, popularity_half_life: float | None = None
     ):
-        super().__init__(rows, popularity_half_life)
+        super().__init__(rows, popularity_half_life, constants.exclude_seen)
         self.constants = constants
         self.counts = None if rows.are_many else self._counted()
 
-    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
-        """See `minionerec.recommend.rankers.protocol.Ranker`.
-
-        Raises:
-            ConfigError: If there are fewer than `k` candidates.
-        """
-        self.rows.check_k(k)
+    def scores(self, queries: Queries) -> Iterator[np.ndarray]:
+        """See `_Scored`."""
         counts = self.counts
         if counts is None:
             counts = self._counted(_newest(queries.seen, self.rows.numbers))
-        return self.lists_by_pairs(counts, _rarity(counts), self.constants, queries, k, allowed)
+        return self.scores_by_pairs(counts, _rarity(counts), self.constants, queries)
 
     def _counted(self, some: Sequence[np.ndarray] | None = None) -> csr_array:
         """Counts of pairs: (C, C); only of the candidates in histories, if given."""
@@ -700,17 +683,12 @@ class TextNeighbours(_Scored):
         constants: TextConstants,
         popularity_half_life: float | None = None,
     ):
-        super().__init__(rows, popularity_half_life)
+        super().__init__(rows, popularity_half_life, constants.exclude_seen)
         self.similarities, self.constants = similarities, constants
 
-    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
-        """See `minionerec.recommend.rankers.protocol.Ranker`.
-
-        Raises:
-            ConfigError: If there are fewer than `k` candidates.
-        """
-        self.rows.check_k(k)
-        return self.lists_by_pairs(self.similarities, None, self.constants, queries, k, allowed)
+    def scores(self, queries: Queries) -> Iterator[np.ndarray]:
+        """See `_Scored`."""
+        return self.scores_by_pairs(self.similarities, None, self.constants, queries)
 
 
 def text_similarities(rows: BaselineExamples) -> csr_array | None:
@@ -741,21 +719,13 @@ class Ease(_Scored):
         popularity_half_life: float | None = None,
         exclude_seen: SeenLast = False,
     ):
-        super().__init__(rows, popularity_half_life)
-        self.weights, self.exclude_seen = weights, exclude_seen
+        super().__init__(rows, popularity_half_life, exclude_seen)
+        self.weights = weights
 
-    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
-        """See `minionerec.recommend.rankers.protocol.Ranker`.
-
-        Raises:
-            ConfigError: If there are fewer than `k` candidates.
-        """
-        self.rows.check_k(k)
-        return self.lists(self._scores(queries.seen), queries, k, allowed, self.exclude_seen)
-
-    def _scores(self, histories: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-        for start in range(0, len(histories), _ROWS_AT_ONCE):
-            yield from self.rows.history_sets(histories[start : start + _ROWS_AT_ONCE]) @ self.weights
+    def scores(self, queries: Queries) -> Iterator[np.ndarray]:
+        """See `_Scored`."""
+        for start in range(0, len(queries), _ROWS_AT_ONCE):
+            yield from self.rows.history_sets(queries.seen[start : start + _ROWS_AT_ONCE]) @ self.weights
 
 
 class MixtureOfBaselines(_Scored):
@@ -781,16 +751,8 @@ class MixtureOfBaselines(_Scored):
         super().__init__(rows, popularity_half_life)
         self.counts, self.experts = counts, counts.experts.with_weights(asdict(constants))
 
-    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
-        """See `minionerec.recommend.rankers.protocol.Ranker`.
-
-        Raises:
-            ConfigError: If there are fewer than `k` candidates.
-        """
-        self.rows.check_k(k)
-        return self.lists(self._scores(queries), queries, k, allowed, False)
-
-    def _scores(self, queries: Queries) -> Iterator[np.ndarray]:
+    def scores(self, queries: Queries) -> Iterator[np.ndarray]:
+        """See `_Scored`."""
         for start in range(0, len(queries), _MIXED_ROWS):
             part = queries.take(range(start, min(start + _MIXED_ROWS, len(queries))))
             yield from pooled_log_probs(self.experts, self.counts.numbers, part).numpy()[:, self.counts.position]
@@ -853,14 +815,9 @@ def _validation(rows: BaselineExamples) -> SplitExamples | None:
     return rows.data.sample("valid", most, 0) if rows.data.sizes["valid"] else None
 
 
-def _ndcg_values(ranks: np.ndarray) -> np.ndarray:
-    """NDCG@10 of ranks from 0, -1 where there is none: float64 (R,)."""
-    return ranking_metrics(ranks + 1, [10])["NDCG@10"]
-
-
 def _ndcg(ranks: np.ndarray) -> float:
     """Mean NDCG@10 of ranks from 0; -1 where there is none."""
-    return float(_ndcg_values(ranks).mean())
+    return float(ranking_metrics(ranks + 1, [10])["NDCG@10"].mean())
 
 
 def valid_ndcg(ranker: Ranker, rows: BaselineExamples, examples: SplitExamples) -> float:
@@ -1028,14 +985,6 @@ class TransitionGrid(_Grid[TransitionConstants]):
             if held >= _TRAINING:
                 return
 
-    def points(self) -> Iterator[TransitionConstants]:
-        """All points of the grid."""
-        half_lives = COUNT_HALF_LIVES if self.rows.ordered else (None,)
-        for half_life, (reach, decay), reverse, score, share, last in product(
-            half_lives, COUNTING, REVERSE, SCORE_DECAY, SHARES, self.rows.seen_settings
-        ):
-            yield TransitionConstants(reach, decay, score, reverse, half_life, share, last)
-
     def best(self) -> TransitionConstants:
         """The best point by coordinate descent; the first of several that are level.
 
@@ -1108,36 +1057,10 @@ def _lookup(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.nda
     return position, there
 
 
-def _popularity_values(
-    rows: BaselineExamples, examples: SplitExamples
-) -> dict[tuple[float | None, SeenLast], np.ndarray]:
-    """NDCG@10 of popularity by half-life, and by which items are ranked last, for each example: float64 (R,)."""
-    targets = rows.numbers[examples.targets]
-    past = {last: rows.history_sets(_past(examples, last)) for last in rows.seen_settings}
-    found: dict[tuple[float | None, SeenLast], np.ndarray] = {}
-    for half_life in HALF_LIVES if rows.ordered else HALF_LIVES[:1]:
-        position = np.full(rows.size, rows.size)
-        order = rows.numbers[rows.items_by_popularity(half_life)]
-        candidates, firsts = np.unique(order, return_index=True)  # a candidate stands where its first item does
-        position[candidates[np.argsort(firsts)]] = np.arange(len(candidates))
-        for last in rows.seen_settings:
-            ranks = position[targets]
-            if last or rows.masked:
-                seen = past[last]
-                row = np.repeat(np.arange(len(examples)), np.diff(seen.indptr))
-                gone = row[seen.indices == targets[row]]
-                before = np.bincount(row[position[seen.indices] < ranks[row]], minlength=len(targets))
-                after = rows.size - np.diff(seen.indptr) + before
-                ranks = ranks - before
-                ranks[gone] = rows.size if rows.masked else after[gone]
-            found[half_life, last] = _ndcg_values(ranks)
-    return found
-
-
 def _ridge_values(
     rows: BaselineExamples, examples: SplitExamples, scored: _Scored, together: np.ndarray
-) -> dict[tuple[float, SeenLast], np.ndarray]:
-    """The same of EASE among the most popular candidates, by ridge and by which items are ranked last."""
+) -> dict[tuple[float, SeenLast], float]:
+    """NDCG@10 of EASE among the most popular candidates, by ridge and by which items are ranked last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
     gram = together[np.ix_(kept, kept)]
     past = {last: rows.history_sets(_past(examples, last))[:, kept] for last in (False, *rows.seen_settings)}
@@ -1146,7 +1069,7 @@ def _ridge_values(
     targets = position[rows.numbers[examples.targets]]
     inside = np.flatnonzero(targets >= 0)
     past, targets = {last: sets[inside] for last, sets in past.items()}, targets[inside]
-    found: dict[tuple[float, SeenLast], np.ndarray] = {}
+    found: dict[tuple[float, SeenLast], float] = {}
     for ridge in progress(RIDGES, "choosing the ridge of EASE", unit="values"):
         every = past[False] @ ease_weights(gram, ridge)
         for last in rows.seen_settings:
@@ -1157,7 +1080,7 @@ def _ridge_values(
             above = (scores > own) | ((scores == own) & (np.arange(len(kept)) < targets[:, None]))
             ranks = np.full(len(examples), 10)
             ranks[inside] = np.where(own[:, 0] > -np.inf, above.sum(1), 10)
-            found[ridge, last] = _ndcg_values(ranks)
+            found[ridge, last] = _ndcg(ranks)
     return found
 
 
@@ -1195,13 +1118,16 @@ def make_baselines(
         ridge, text = Chosen.ridge if with_ease else None, None if alike is None else Chosen.text
         chosen = Chosen(ridge=ridge, unit=rows.unit, text=text)
         return chosen, _rankers(rows, chosen, weights, alike, mixed_counts)
-    half_life, popularity_last = _best_setting(_popularity_values(rows, examples))
+    settings = product(HALF_LIVES if rows.ordered else HALF_LIVES[:1], rows.seen_settings)
+    by_setting = {setting: valid_ndcg(Popularity(rows, *setting), rows, examples) for setting in settings}
+    half_life, popularity_last = max(by_setting, key=by_setting.__getitem__)
     grid = TransitionGrid(rows, examples, half_life)
     transitions = grid.best()
     chosen = Chosen(half_life, transitions, None, popularity_last, examples=len(examples), unit=rows.unit, text=None)
-    reached = {TRANSITIONS: grid.value(transitions)}
+    reached = {POPULARITY: by_setting[half_life, popularity_last], TRANSITIONS: grid.value(transitions)}
     if with_ease:
-        ridge, ease_last = _best_setting(_ridge_values(rows, examples, grid.scored, together()))
+        by_ridge = _ridge_values(rows, examples, grid.scored, together())
+        ridge, ease_last = max(by_ridge, key=by_ridge.__getitem__)
         chosen = replace(chosen, ridge=ridge, ease_exclude_seen=ease_last)
     if alike is not None:
         texts = _TextGrid(alike, grid)
@@ -1218,11 +1144,6 @@ def make_baselines(
     }
     chosen = replace(chosen, valid=valid)
     return chosen, rankers
-
-
-def _best_setting(values: Mapping[_Setting, np.ndarray]) -> _Setting:
-    """The first setting with the highest mean over the examples."""
-    return max(values, key=lambda setting: values[setting].mean())
 
 
 def _rankers(

@@ -243,10 +243,6 @@ class Allowed:
         mask[self.without[row]] = False
         return mask
 
-    def take(self, rows: np.ndarray) -> "Allowed":
-        """The same for some rows, in their order: int64 (R,)."""
-        return Allowed(self.n_items, self.masks, self.which[rows], [self.without[row] for row in rows])
-
     def rows(self, rows: Sequence[int] | slice) -> np.ndarray:
         """The items allowed for some rows: bool (B, N)."""
         selected = range(len(self))[rows] if isinstance(rows, slice) else rows

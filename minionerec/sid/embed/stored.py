@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,7 @@ STREAMED_FROM = 1 << 30
 """Bytes of float32 vectors (N x D x 4) from which a `.npy` file is read in blocks by readers that support it."""
 
 _BLOCK = 1 << 14  # rows
-_GAP = 1 << 15  # bytes between two requested rows that are read rather than skipped
-_RUN = 1 << 23  # bytes read at once for requested rows
+_READ = 1 << 17  # bytes read at once for requested rows
 
 
 class VectorRows(Protocol):
@@ -40,13 +39,27 @@ class VectorRows(Protocol):
         """One row by its number, float32 (D,), or several by a slice or an integer array, float32 (n, D)."""
 
 
+def _numpy_file(path: str | os.PathLike[str], mmap_mode: Literal["r"] | None = None) -> np.ndarray:
+    """The array of a `.npy` file; arrays of Python objects are refused."""
+    try:
+        table = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
+    except Exception as error:  # the header is a Python literal, whose parsing can raise many errors
+        reason = truncate(str(error), 200)
+        raise DataError(f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save.") from None
+    if not isinstance(table, np.ndarray):
+        raise DataError(f"{path}: holds several arrays; expected one .npy array with one row per item.")
+    return table
+
+
 class VectorFile:
     """Rows of a `.npy` file of numbers, converted to float32 and checked as they are read.
 
     The file is not memory-mapped, so blocks that were read free their memory when dropped. Several threads may read.
 
     Args:
-        path: A file of version 1 to 3 with a table (N, D) of float16, float32, float64 or whole numbers in C order.
+        path: A file with a table (N, D) of float16, float32, float64 or whole numbers in C order.
 
     Raises:
         DataError: If the file is missing, no `.npy` file, has other content, or is shorter than its header states.
@@ -62,33 +75,15 @@ class VectorFile:
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
-        try:
-            with open(self.path, "rb") as file:
-                shape, fortran, dtype = _header(file)
-                self._start, size = file.tell(), os.fstat(file.fileno()).st_size
-                self._file = os.dup(file.fileno())
-        except FileNotFoundError:
-            raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
-        except (OSError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError) as error:
-            reason = truncate(str(error), 200)
-            raise DataError(
-                f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save."
-            ) from None
-        self.dtype = dtype
-        misshapen = len(shape) != 2 or dtype.kind not in "fiu" or 0 in shape[1:]
-        if misshapen or fortran:
-            what = "columns one after another" if fortran and not misshapen else f"{dtype} of shape {shape}"
+        table: Any = _numpy_file(path, "r")  # mapped to read its header alone
+        misshapen = table.ndim != 2 or table.dtype.kind not in "fiu" or table.shape[1] == 0
+        if misshapen or not table.flags.c_contiguous:
+            what = f"{table.dtype} of shape {table.shape}" if misshapen else "columns one after another"
             raise DataError(f"{path}: holds {what}; expected numbers of shape (items, dimensions), row by row.")
-        self.shape: tuple[int, int] = (shape[0], shape[1])
-        self._row_bytes = shape[1] * dtype.itemsize
-        expected = self._start + shape[0] * self._row_bytes
-        if size < expected:
-            raise DataError(f"{path}: {size} bytes for {shape[0]} rows, which need {expected}. Write the file again.")
-
-    def __del__(self) -> None:
-        """Close the file."""
-        if hasattr(self, "_file"):
-            os.close(self._file)
+        self.shape: tuple[int, int] = table.shape
+        self.dtype: np.dtype[Any] = table.dtype
+        self._start: int = table.offset
+        self._row_bytes = table.shape[1] * table.dtype.itemsize
 
     def __len__(self) -> int:
         """Number of rows, N."""
@@ -105,8 +100,6 @@ class VectorFile:
             start, stop, step = rows.indices(len(self))
             if step != 1:
                 raise IndexError("slices of vectors in a file have no step.")
-            if 0 < stop - start <= _BLOCK:
-                return self._read(start, stop)
             vectors = np.empty((max(0, stop - start), self.shape[1]), dtype=np.float32)
             for first in range(start, stop, _BLOCK):
                 last = min(first + _BLOCK, stop)
@@ -117,68 +110,51 @@ class VectorFile:
         return self._picked(np.asarray(rows, dtype=np.int64))
 
     def _picked(self, rows: np.ndarray) -> np.ndarray:
-        """Rows by their numbers, read in the order of the file."""
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}.")
+        """Rows by their numbers, read in the order of the file, at most `_READ` bytes at once."""
         vectors = np.empty((len(rows), self.shape[1]), dtype=np.float32)
+        if not len(rows):
+            return vectors
+        if rows.min() < 0 or rows.max() >= len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}.")
         positions = np.argsort(rows, kind="stable")
-        ascending = rows[positions]
-        for first, last in _runs(ascending, max(1, _GAP // self._row_bytes), max(1, _RUN // self._row_bytes)):
-            begin = int(ascending[first])
-            block = self._read(begin, int(ascending[last - 1]) + 1)
-            vectors[positions[first:last]] = block[ascending[first:last] - begin]
+        breaks = np.flatnonzero(np.diff(rows[positions] // max(1, _READ // self._row_bytes))) + 1
+        for part in np.split(positions, breaks):
+            first, last = int(rows[part[0]]), int(rows[part[-1]])
+            vectors[part] = self._read(first, last + 1)[rows[part] - first]
         return vectors
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         """Rows from `start` to before `stop`, checked: float32."""
-        raw = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        view, done = memoryview(raw.view(np.uint8).reshape(-1)), 0  # type: ignore[arg-type]
-        while done < len(view):
-            count = os.preadv(self._file, [view[done:]], self._start + start * self._row_bytes + done)
-            if not count:
-                raise DataError(
-                    f"{self.path}: ends before row {stop}; it was longer when it was opened. Read it again."
-                )
-            done += count
-        with np.errstate(over="ignore"):
-            block = raw.astype(np.float32, copy=False)
-        low, high = (float(block.min()), float(block.max())) if len(block) else (0.0, 0.0)  # NaN where a value is
-        if not (low >= -LARGEST and high <= LARGEST):
-            self._refuse(block, start)
+        count, offset = (stop - start) * self.shape[1], self._start + start * self._row_bytes
+        raw = np.fromfile(self.path, self.dtype, count, offset=offset)
+        if len(raw) < count:
+            raise DataError(f"{self.path}: ends before row {stop}; it was longer when it was opened. Read it again.")
+        return checked_values(raw.reshape(-1, self.shape[1]), str(self.path), start)
+
+
+def checked_values(values: np.ndarray, where: str, start: int = 0) -> np.ndarray:
+    """Numbers (n, D) as float32, C-contiguous, after a check that they are finite and at most `LARGEST`.
+
+    Args:
+        values: The numbers.
+        where: Name of the vectors in messages.
+        start: Row of the first of them.
+    """
+    with np.errstate(over="ignore"):
+        block = np.ascontiguousarray(values, dtype=np.float32)
+    low, high = (float(block.min()), float(block.max())) if len(block) else (0.0, 0.0)  # NaN where a value is
+    if low >= -LARGEST and high <= LARGEST:
         return block
-
-    def _refuse(self, block: np.ndarray, start: int) -> None:
-        row, column = np.argwhere(~(np.abs(block) <= LARGEST))[0].tolist()
-        value = block[row, column]
-        if np.isfinite(value):
-            raise DataError(
-                f"{self.path}: row {start + row} holds {value:g}, but values are at most {LARGEST:g}, for distances "
-                "are computed in float32. Scale the vectors."
-            )
+    row, column = np.argwhere(~(np.abs(block) <= LARGEST))[0].tolist()
+    if np.isfinite(block[row, column]):
         raise DataError(
-            f"{self.path}: row {start + row}, column {column} is {value}. Every value must be a finite float32; mend "
-            "or leave out this item."
+            f"{where}: row {start + row} holds {block[row, column]:g}, but values are at most {LARGEST:g}, for "
+            "distances are computed in float32. Scale the vectors."
         )
-
-
-def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0), (3, 0)):
-        raise ValueError(f"version {version} of the format")
-    # Version 3 differs from 2 only in the names of fields, which tables of numbers do not have.
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    return shape, fortran, dtype
-
-
-def _runs(ascending: np.ndarray, gap: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Positions [first, last) of ascending rows to read at once: at most `gap` rows apart and `limit` rows long."""
-    breaks = np.flatnonzero(np.diff(ascending) > gap) + 1
-    for first, last in zip(np.r_[0, breaks].tolist(), np.r_[breaks, len(ascending)].tolist(), strict=True):
-        while first < last:
-            end = int(np.searchsorted(ascending[first:last], ascending[first] + limit)) + first
-            yield first, end
-            first = end
+    raise DataError(
+        f"{where}: row {start + row}, column {column} is {block[row, column]}. Every value must be a finite float32; "
+        "mend or leave out this item."
+    )
 
 
 def blocks(vectors: VectorRows, size: int = _BLOCK) -> Iterator[tuple[slice, np.ndarray]]:
@@ -237,24 +213,7 @@ def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
             f"expected numbers of shape ({n_items}, dimensions)."
         )
     _check_rows(len(vectors), n_items, where)
-    with np.errstate(over="ignore"):
-        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    invalid = np.argwhere(~np.isfinite(vectors))
-    if len(invalid):
-        row, column = invalid[0].tolist()
-        invalid_rows = len(np.unique(invalid[:, 0]))
-        raise DataError(
-            f"{where}: row {row}, column {column} is {vectors[row, column]} ({invalid_rows} such rows of {n_items}). "
-            "Every value must be a finite float32; mend or leave out these items."
-        )
-    largest = float(max(-vectors.min(), vectors.max())) if vectors.size else 0.0
-    if largest > LARGEST:
-        row = int(np.abs(vectors).max(axis=1).argmax())
-        raise DataError(
-            f"{where}: row {row} holds {largest:g}, but values are at most {LARGEST:g}, for distances are computed in "
-            "float32. Scale the vectors."
-        )
-    return vectors
+    return checked_values(vectors, where)
 
 
 def _check_rows(rows: int, n_items: int, where: str) -> None:
@@ -289,16 +248,7 @@ def load_vectors(path: str | os.PathLike[str], n_items: int) -> np.ndarray:
     Raises:
         DataError: If the file is missing or no `.npy`, or as in `check_vectors`; the message names file and row.
     """
-    try:
-        vectors = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
-    except Exception as error:  # the header is a Python literal, whose parsing can raise many errors
-        reason = truncate(str(error), 200)
-        raise DataError(f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save.") from None
-    if not isinstance(vectors, np.ndarray):
-        raise DataError(f"{path}: holds several arrays; expected one .npy array with one row per item.")
-    return check_vectors(vectors, n_items, str(path))
+    return check_vectors(_numpy_file(path), n_items, str(path))
 
 
 def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> np.ndarray:
@@ -355,12 +305,8 @@ def vector_file(path: Path, item_ids: Sequence[str]) -> Path:
     open_artefact(path, "vectors")
     digest = hashed_ids(item_ids)
     digest.update(b"\n")
-    if file_sha256(path / ITEMS_FILE) != digest.hexdigest():
-        _check_items(path, item_ids)
-    return path / VECTORS_FILE
-
-
-def _check_items(path: Path, item_ids: Sequence[str]) -> None:
+    if file_sha256(path / ITEMS_FILE) == digest.hexdigest():
+        return path / VECTORS_FILE
     stored_ids = read_json(path / ITEMS_FILE)
     if stored_ids != list(item_ids):
         pairs = zip(stored_ids, item_ids, strict=False)
@@ -370,3 +316,4 @@ def _check_items(path: Path, item_ids: Sequence[str]) -> None:
             f"{path}: its {len(stored_ids)} vectors are not those of the corpus's {len(item_ids)} items; they first "
             f"differ at item {where}. Make the vectors from this corpus."
         )
+    return path / VECTORS_FILE

@@ -233,15 +233,6 @@ def _text_vectors(
     return vectors
 
 
-def large_vectors(encoder: str) -> Path | None:
-    """The `.npy` file (given, or in an artefact) of an encoder, if it is large enough to be read in blocks."""
-    ready = encoder_inputs(encoder).get("vectors")
-    if ready is None or ready.suffix == ".parquet":
-        return None
-    file = ready if ready.is_file() else ready / VECTORS_FILE
-    return file if is_large(file) else None
-
-
 def vectors_in_blocks(corpus: Corpus, source: VectorSource, counts: dict[str, Any]) -> VectorRows:
     """Compute `make_vectors`, or open a large `.npy` file for reading in blocks.
 
@@ -258,9 +249,10 @@ def vectors_in_blocks(corpus: Corpus, source: VectorSource, counts: dict[str, An
         DataError: As `make_vectors`.
         ConfigError: As `make_vectors`.
     """
-    if source.reads_interactions or large_vectors(source.encoder) is None:
+    ready = None if source.reads_interactions else encoder_inputs(source.encoder).get("vectors")
+    if ready is None or not is_large(ready if ready.is_file() else ready / VECTORS_FILE):
         return make_vectors(corpus, source, counts)
-    ready, ids = encoder_inputs(source.encoder)["vectors"], ids_of(corpus.items)
+    ids = ids_of(corpus.items)
     vectors = open_vectors(vector_file(ready, ids), len(ids))
     counts.update(items=len(ids), dimensions=vectors.shape[1])
     logger.info("%s: %d vectors of %d dimensions stay in their file and are read in blocks.", ready, *vectors.shape)

@@ -7,7 +7,7 @@ from support.runs import lists_of, write_run
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError
-from minionerec.metrics.predictions import FILE, Predictions, labelled, read_given
+from minionerec.metrics.predictions import FILE, Predictions, read_given
 from minionerec.metrics.ranked import Ranked
 
 LISTS = lists_of([1, 2, 3], [4, 5, 6])
@@ -20,7 +20,6 @@ def test_it_goes_with_the_lists_and_their_ranks(lists, tmp_path):
     for path in (tmp_path / "p", tmp_path / "p" / FILE):
         assert Predictions.load(path).given == lists.given
     assert Ranked.load(tmp_path / "p", "test").given == lists.given
-    assert lists.on(lists.targets > 4).given == lists.given
     assert Ranked.from_predictions(lists).given == lists.given
 
 
@@ -54,8 +53,3 @@ def test_what_is_no_list_of_names_is_refused(wrong, tmp_path):
         LISTS.to_frame().to_parquet(folder / FILE, index=False)
     with pytest.raises(ArtefactError, match=r"manifest\.json: given is .*, expected a list of names"):
         read_given(tmp_path / "p")
-
-
-def test_labels():
-    assert labelled("a", ()) == "a"
-    assert labelled("a", ("gap", "price")) == "a (given gap, price)"

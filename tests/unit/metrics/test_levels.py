@@ -155,11 +155,11 @@ def test_json_round_trip(tmp_path):
         ("{", r"p\.json: not valid JSON \(.*line 1"),
         ({}, r"p\.json: expected a list of entries .* got dict"),
         ([], r"p\.json: the list is empty"),
-        ([entry(), {"output": T}], r"p\.json: entry 2 has no key 'predict'"),
-        ([entry(), {"predict": []}], r"p\.json: entry 2 has no key 'output'"),
-        ([entry(), 5], r"p\.json: entry 2 is int"),
-        ([{"output": 3, "predict": []}], r"entry 1: 'output' is 3"),
-        ([{"output": T, "predict": [1]}], r"entry 1: 'predict' must be a list of strings"),
+        ([entry(), {"output": T}], r"p\.json: entry 2 is \{'output'.*expected an object with a text as output and"),
+        ([entry(), {"predict": []}], r"p\.json: entry 2 is \{'predict': \[\]\}"),
+        ([entry(), 5], r"p\.json: entry 2 is 5"),
+        ([{"output": 3, "predict": []}], r"entry 1 is \{'output': 3"),
+        ([{"output": T, "predict": [1]}], r"entry 1 is .*'predict': \[1\]"),
     ],
 )
 def test_malformed_json_names_file_and_entry(tmp_path, content, message):

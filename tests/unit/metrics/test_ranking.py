@@ -116,10 +116,8 @@ def test_evaluation_by_hand():
     assert found.item["MRR@2"].mean == pytest.approx(0.5)
     assert (found.rows, found.empty, found.predictions, found.invalid, found.list_length) == (3, 1, 6, 1, 3)
     assert found.coverage == {1: 0.2, 2: 0.4}
-    assert found.mean("NDCG@1") == found.to_json()["sid"]["NDCG@1"][0]
+    assert found.sid["NDCG@1"].mean == found.to_json()["sid"]["NDCG@1"][0]
     assert found.sid["HR@1"].low <= found.sid["HR@1"].mean <= found.sid["HR@1"].high
-    with pytest.raises(ConfigError, match=r"'HR@7' was not computed at item level; computed: HR@1, HR@2"):
-        found.mean("HR@7", "item")
 
 
 def test_readings_that_do_not_apply_are_none():

@@ -1,5 +1,8 @@
 """Published numbers: each row whole, each with names of its own."""
 
+import math
+from itertools import combinations
+
 import pytest
 
 from minionerec.core.errors import ConfigError
@@ -39,6 +42,40 @@ def test_every_row_of_a_reference_has_its_own_names(name, rows):
     assert reference.headline in [row.name for row in reference.rows]
     assert set(reference.settings) == {row.group for row in reference.rows}
     assert all(set(values) == set(SETTINGS) for values in reference.settings.values())
+
+
+def impossible_pairs(metrics):
+    """Cutoffs (k, K), k below K, between which NDCG grows by more or less than HR allows; k may be 0.
+
+    With one target per example, targets found between cutoffs k and K have ranks k + 1 to K, so each adds to NDCG
+    between 1 / log2(K + 1) and 1 / log2(k + 2).
+    """
+    ks = [int(name[3:]) for name in metrics if name.startswith("HR@") and f"NDCG@{name[3:]}" in metrics]
+    points = [(0, 0.0, 0.0), *((k, metrics[f"HR@{k}"], metrics[f"NDCG@{k}"]) for k in sorted(ks))]
+    return [
+        (k, larger)
+        for (k, hit, gain), (larger, more_hits, more_gain) in combinations(points, 2)
+        if not (more_hits - hit) / math.log2(larger + 1) - 1.5e-4
+        <= more_gain - gain
+        <= (more_hits - hit) / math.log2(k + 2) + 1.5e-4  # of figures with four digits
+    ]
+
+
+def test_published_cells_that_cannot_be_right_are_named():
+    references = {name: load_reference(name) for name in ("industrial", "office", "beauty", "lastfm")}
+    assert {(name, row.name, metric) for name, of in references.items() for row, metric in of.doubtful} == {
+        ("industrial", "D3", "NDCG@3"),
+        ("industrial", "HSTU", "NDCG@3"),
+        ("office", "S-DPO", "NDCG@10"),
+        ("office", "TIGER", "NDCG@5"),
+    }
+    for reference in references.values():
+        for row in reference.rows:
+            assert bool(impossible_pairs(row.metrics)) == bool(row.doubtful)
+            assert not impossible_pairs({name: row.metrics[name] for name in row.metrics if name not in row.doubtful})
+    hstu = next(row for row in references["industrial"].rows if row.name == "HSTU")
+    assert hstu.shown("NDCG@3").endswith(" ✗") and "✗" not in hstu.shown("HR@3")
+    assert references["industrial"].best("HR@7") is None
 
 
 def test_counterparts_of_a_name():

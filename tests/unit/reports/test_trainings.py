@@ -8,11 +8,11 @@ from support.trained_shop import RECORD, SFT, checkpoint, write_trained
 
 from minionerec.contrib.generative_baselines.config import DpoConfig, TigerTrainConfig
 from minionerec.core.artefacts import read_manifest, write_artefact
-from minionerec.core.records import duration, record_path
+from minionerec.core.records import record_path
 from minionerec.pipeline.config.training import CatalogueTrainConfig
-from minionerec.pipeline.report import stage_facts
 from minionerec.pipeline.stage import Stage
-from minionerec.reports.trainings import Training, _recorded, machine, outcome, settings_changed, trace
+from minionerec.pipeline.stages import STAGES
+from minionerec.reports.trainings import machine, trace
 
 MADE = {"corpus": "c", "output": "made/it"}
 
@@ -74,7 +74,7 @@ def test_a_training_is_called_by_the_stage_in_its_manifest(shop, config, stage, 
     assert read_manifest("made/it")["stage"] == stage
     with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/it"}):
         pass
-    (training,) = trace("it", Path("made/eval"), stage_facts()).trainings
+    (training,) = trace("it", Path("made/eval"), {name: spec.title for name, spec in STAGES.items()}).trainings
     assert training.stage == stage and training.title == title
 
 
@@ -86,24 +86,5 @@ def test_a_record_of_another_artefact_is_not_this_ones(shop):
     assert trace("SFT", Path("made/eval_sft"), {}).trainings[0].record is not None
 
 
-def test_settings_that_differ_from_the_defaults_and_outcome():
-    log = [{"step": 3, "epoch": 0.5, "loss": 1.0}, {"step": 3, "epoch": 0.5, "eval_loss": 0.9}]
-    counts = {"best_step": 0, "best": {"eval_ndcg@10": 0.1}, "steps": 3, "parameters": 1000}
-    settings = {"epochs": 3.0, "beta": 0.001, "generations": 48}
-    training = Training("x", "grpo", Path("x"), settings, counts, log, 42, facts=stage_facts()["grpo"])
-    assert settings_changed(training) == [("epochs", "3"), ("generations", "48")]
-    lines = dict(outcome(training))
-    assert (lines["Epochs"], lines["Steps"], lines["Parameters"], lines["Seed"]) == ("0.5 of 3", "3", "1,000", "42")
-    assert lines["Best validation"] == "NDCG@10 0.1000 at step 0 (the initial checkpoint)"
-    assert lines["Lowest validation loss"] == "0.9000 at epoch 0.5" and lines["Duration"] == "not recorded"
-    assert settings_changed(Training("x", "other", Path("x"), {"a": True})) == [("a", "yes")]
-
-
-def test_records_as_text():
-    batch = {"per_device": 16, "accumulation": 16, "total": 1024}
-    lines = dict(_recorded({**RECORD, "parts": 2, "peak_gpu_memory_bytes": 3 * 2**30, "batch": batch}))
-    assert lines["Started"] == "2030-01-31T12:00:00Z, in 2 parts"
-    assert lines["Examples per step"] == "1,024 (16 x 16 accumulated x 4 processes)"
-    assert (lines["Peak memory"], lines["Peak GPU memory"], lines["Commit"]) == ("2.0 GiB", "3.0 GiB", "abc123")
+def test_a_machine_as_text():
     assert machine({**RECORD["machine"], "gpus": []}) == "Some CPU, 32 cores, 8 threads"
-    assert duration(34200) == "9 h 30 min"

@@ -60,13 +60,6 @@ def test_codebooks_of_a_file_are_those_of_the_array(stored):
     assert all(one.tobytes() == other.tobytes() for one, other in zip(alone, codebooks, strict=True))
 
 
-def test_a_sample_of_so_many_rows_is_that_of_so_many_per_code(stored):
-    vectors, _ = stored
-    ways = {"train_rows": 80}, {"train_points_per_code": 10}
-    one, other = (residual_kmeans(vectors, (8, 4), 3, 5, **way) for way in ways)
-    assert one[0].tobytes() == other[0].tobytes()
-
-
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(0, 400), st.integers(1, 400))
 def test_balanced_without_all_costs_is_balanced(seed, size, more, at_once):

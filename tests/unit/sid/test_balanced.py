@@ -75,7 +75,7 @@ def test_balanced_levels_with_a_sample_beside_plain_ones():
     vectors = vectors.astype(np.float32)
     left, biggest = {}, {}
     for balanced in (False, True):
-        codes, codebooks = residual_kmeans(vectors, (16, 16), 0, 10, balanced=balanced, train_points_per_code=100)
+        codes, codebooks = residual_kmeans(vectors, (16, 16), 0, 10, balanced=balanced, train_rows=16 * 100)
         left[balanced] = ((vectors - reconstruct(codes, codebooks)) ** 2).sum()
         biggest[balanced] = np.bincount(codes[:, 0]).max()
     assert biggest[True] == 250 < biggest[False]

@@ -77,7 +77,7 @@ def test_about_as_good_as_faiss_residual_quantizer_on_clustered_data():
 
 def test_training_on_a_sample_still_codes_every_item():
     vectors, truth = planted(np.random.default_rng(3), per_leaf=40)
-    codes, codebooks = residual_kmeans(vectors, (5, 4, 3), 0, 20, train_points_per_code=64)
+    codes, codebooks = residual_kmeans(vectors, (5, 4, 3), 0, 20, train_rows=5 * 64)
     assert codes.shape == (2400, 3)
     for level, size in enumerate((5, 4)):  # a sample's centroids are off by about the third level's scale
         assert len(set(zip(codes[:, level].tolist(), truth[:, level].tolist(), strict=True))) == size
@@ -118,7 +118,7 @@ def nan_at(row):
 @pytest.mark.parametrize(
     ("vectors", "sizes", "message"),
     [
-        (nan_at(2), (2,), r"the vector of item 2 is not finite \(1 of 4\)"),
+        (nan_at(2), (2,), "vectors: row 2, column 1 is nan"),
         (np.zeros((4, 2)), (2, 5), r"4 items cannot fill a codebook of 5 codes\. Lower codebook_sizes to at most 4"),
         (np.zeros((0, 2)), (2,), r"vectors have shape \(0, 2\)"),
         (np.zeros(4), (2,), r"vectors have shape \(4,\)"),

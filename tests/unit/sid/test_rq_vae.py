@@ -120,5 +120,5 @@ def test_bad_vectors():
     with pytest.raises(DataError, match="4 items cannot fill a codebook of 5 codes"):
         fit_rq_vae(vectors, (5,), 0)
     vectors[2, 1] = np.nan
-    with pytest.raises(DataError, match="is not finite"):
+    with pytest.raises(DataError, match="must be a finite float32"):
         fit_rq_vae(vectors, (2,), 0)

@@ -23,7 +23,7 @@ def with_value(value):
     ("table", "message"),
     [
         (np.zeros((5, 3)), r"5 rows for 4 items\. Row i must be the vector of item i"),
-        (with_value(np.nan), r"row 2, column 1 is nan \(1 such rows of 4\)"),
+        (with_value(np.nan), r"row 2, column 1 is nan"),
         (with_value(-np.inf), r"row 2, column 1 is -inf"),
         (with_value(1e300), r"row 2, column 1 is inf"),
         (np.zeros(4), r"holds float64 of shape \(4,\); expected numbers of shape \(4, dimensions\)"),
