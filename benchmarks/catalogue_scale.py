@@ -101,7 +101,7 @@ class Steps:
         self.made, self.batch, self.device = made, args.batch, torch.device(args.device)
         self.order = torch.Generator().manual_seed(args.seed)
         counts = torch.bincount(made.labels.flatten() - 1, minlength=len(made.codes)).numpy()
-        self.sampler = Sampler(made.codes, counts, args.negatives, args.siblings).to(self.device)
+        self.sampler = Sampler(counts, args.negatives).to(self.device)
         how = {"lr": 1e-3, "betas": (0.9, 0.98), "weight_decay": 0.1}
         self.rows = RowAdamW(made.model.parameters(), **how)
         self.dense = torch.optim.AdamW(made.model.parameters(), **how, foreach=False)
@@ -262,7 +262,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=10, help="items of a window")
     parser.add_argument("--targets", type=int, default=10, help="training targets for each SID")
     parser.add_argument("--negatives", type=int, default=1024, help="SIDs drawn from all alike, each step")
-    parser.add_argument("--siblings", type=int, default=0, help="SIDs drawn beside each target")
     parser.add_argument("--hidden", type=int, default=128, help="width of a tower, and of the text")
     parser.add_argument("--towers", type=int, default=1, help="towers")
     parser.add_argument("--reach", type=int, default=10, help="items back that pairs are counted")

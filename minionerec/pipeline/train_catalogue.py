@@ -41,7 +41,6 @@ from minionerec.training.catalogue.windows import (
     held_out_windows,
     older_sids,
     read_windows,
-    seen_sids,
     some_rows,
     target_counts,
     window_items,
@@ -170,19 +169,18 @@ def fit_catalogue_experts(model: CatalogueModel, heldout: SidWindows) -> FittedE
         return fit_experts(model.experts, heldout, score)
 
 
-def bytes_of_scores(trainer: CatalogueTrainer, negatives: int, siblings: int) -> int:
+def bytes_of_scores(trainer: CatalogueTrainer, negatives: int) -> int:
     """Bytes that scores and their gradients take at each position of a window.
 
     Args:
         trainer: The trainer of the model.
         negatives: SIDs that a step of the sampled loss draws.
-        siblings: Those that it draws for each target.
     """
     config = cast(CatalogueModel, trainer.model).config
     scored = int(config.num_sids)
     if trainer.sampler is not None:
         positions = trainer.args.per_device_train_batch_size * config.max_history
-        scored = min(scored, positions * (1 + siblings) + negatives)
+        scored = min(scored, positions + negatives)
     return 4 * scored * (2 * int(config.towers) + 2)
 
 
@@ -210,8 +208,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         check_lengths(table.codes)
         columns = fit_columns(corpus.items, corpus.roles, config.item_columns, corpus.popularity() > 0)
     folder = run.rows
-    with_events = config.events if started is None else bool(started.wording.events)
-    with_events = with_events and bool(corpus.event_names)
+    with_events = bool(corpus.event_names if started is None else started.wording.events)
     if is_main_process():
         write_windows(corpus, table, config.recency, folder, features, with_events)
     wait_for_everyone()
@@ -228,7 +225,6 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         vectors=config.vectors,
         vector_width=config.vector_width,
         columns=columns,
-        events=config.events,
         context=features,
         reach=config.reach,
         experts=config.experts,
@@ -279,17 +275,15 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
     if config.loss == "sampled":
         targets = target_counts(windows, bundle.table.n_unique)
-        trainer.sampler = Sampler(bundle.table.distinct_codes, targets, config.negatives, config.siblings)
+        trainer.sampler = Sampler(targets, config.negatives)
         keep_from_torch(model)
-    if not config.unseen_negatives:
-        trainer.candidates = torch.from_numpy(seen_sids(windows, bundle.table.n_unique))
     if config.beta:
         trainer.beta = config.beta
         reference: Any = copy.deepcopy(model)
         trainer.reference = reference.eval().requires_grad_(False).to(args.device)
     if not config.device_batch_size:
         trainer.data_collator = partial(collate_shares, collate=collate, tokens=window_items)
-        trainer.compute_in_parts(None, bytes_of_scores(trainer, config.negatives, config.siblings))
+        trainer.compute_in_parts(None, bytes_of_scores(trainer, config.negatives))
     if run.validates:
         builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
         trainer.validation = run.validation_set(bundle, builder, Trie.build(table.codes, bundle.code_ids))
@@ -310,6 +304,4 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     counts |= _weigh(trained, windows, heldout, features, chosen)
     if run.validates and (gains := input_gains(trained, heldout, [feature.name for feature in features])):
         counts["inputs"] = gains
-    result = run.finish(trainer, bundle, counts)
-    run.drop_rows()
-    return result
+    return run.finish(trainer, bundle, counts)

@@ -131,16 +131,12 @@ def test_value_of_the_lists_beside_the_first_re_ranked(shop, drawn):
         run_report(config(corpus="priced", value_column="cost", output="other"))
 
 
-def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop):
+def test_intervals_are_drawn_by_user(shop):
     run_report(config())
     message = (
         "Intervals and paired tests: 100 bootstrap samples of 120 users, each with all of its examples (120 examples"
     )
     assert message in page_text(Path("report/report.html"))
-    kept = recommenders_of("report")
-    run_report(config(resample="examples"))
-    assert "100 bootstrap samples of 120 examples, each by itself" in page_text(Path("report/report.html"))
-    assert recommenders_of("report") == kept
 
 
 def test_who_is_given_the_gap_is_reported_and_stands_apart_from_published_figures(shop, drawn):

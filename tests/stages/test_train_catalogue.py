@@ -463,7 +463,7 @@ def test_vectors_and_the_starting_checkpoint_are_inputs(trained, tmp_path):
     "changes",
     [
         {"checkpoint": "catalogue", "objective": "grpo", "beta": 0.1, "generations": 4},
-        {**SAMPLED, "siblings": 1},
+        SAMPLED,
     ],
     ids=["reward", "sampled"],
 )
@@ -516,23 +516,6 @@ def test_every_switch_decides_what_is_trained(trained, tmp_path, changes, words)
     save_checkpoint(bundle, tmp_path / "again")
     again = load_bundle(tmp_path / "again").model
     assert torch.equal(again.leaf_log_probs(seen), bundle.model.leaf_log_probs(seen))
-
-
-def test_items_that_training_never_saw_need_not_be_wrong_answers(tmp_path):
-    """Left out of the loss they keep the bias that they began with; otherwise every step lowers it."""
-    make_inputs(tmp_path, users=5)
-    corpus = Corpus.load(tmp_path / "corpus")
-    table = SidTable.load_index(tmp_path / "sids", corpus.items["item_id"].tolist())
-    met = np.concatenate([corpus.train.targets, *corpus.train.histories])
-    unseen = ~np.isin(table.sid_numbers, table.sid_numbers[met])
-    assert 3 < unseen.sum() < N_ITEMS - 3
-    biases = []
-    for negatives in (True, False):
-        config = catalogue_config(tmp_path, output=str(tmp_path / str(negatives)), unseen_negatives=negatives)
-        run_catalogue(config)
-        (one,) = load_bundle(config.output).model.each_tower()
-        biases.append(one.bias.detach()[table.sid_numbers[unseen]])
-    assert (biases[0] < 0).all() and (biases[1] == 0).all()
 
 
 def test_another_seed_gives_other_weights(trained, tmp_path):
@@ -590,7 +573,7 @@ def test_parts_that_fit_the_memory_change_nothing(ragged, tmp_path, monkeypatch,
     """Of a step and of validation; the first parts of a step whose memory ends are not counted twice."""
     changes = {"device_batch_size": 8, "output": str(tmp_path / "whole")}
     if kind == "sampled":
-        changes |= {**SAMPLED, "siblings": 1, "weight_decay": 0.1}
+        changes |= {**SAMPLED, "weight_decay": 0.1}
     run_catalogue(ragged[0])
     whole = replace(ragged[kind == "expected"], **changes)
     run_catalogue(whole)
@@ -621,15 +604,10 @@ def test_mixed_bfloat16_trains(trained, tmp_path):
         ({"beta": 0.1}, "beta is 0.1, but the objective likelihood has no KL term; set it to 0"),
         ({"eval_examples": 0}, "eval_examples is 0; the best checkpoint is chosen by ranking validation examples"),
         ({"vectors": "", "without": ["learned_vectors", "code_vectors"]}, "SIDs have no vector: vectors is empty"),
-        (
-            {"unseen_negatives": False, "objective": "expected", "checkpoint": "x"},
-            "unseen_negatives is false, but with objective expected and loss exact nothing can be left",
-        ),
         ({"batch_size": 10}, r"10 is no multiple of 8 x 1 device\(s\) = 8"),
         ({"loss_examples": 0}, "loss_examples is 0; say how many, or -1 for all"),
         ({**SAMPLED, "max_grad_norm": 1.0}, r"max_grad_norm is 1, .* set max_grad_norm to 0\."),
         ({**SAMPLED, "objective": "expected", "checkpoint": "x"}, "expected needs the probability of every SID"),
-        ({**SAMPLED, "unseen_negatives": False}, "objective likelihood and loss sampled nothing can be left out"),
     ],
 )
 def test_bad_settings(trained, tmp_path, changes, message):
@@ -661,10 +639,9 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
         run_catalogue(sharpening(folder, sids=mixed, output=str(tmp_path / "bad")))
 
 
-@pytest.mark.parametrize("siblings", [0, 1])
-def test_the_sampled_loss_learns_what_the_exact_one_does(tmp_path, siblings):
+def test_the_sampled_loss_learns_what_the_exact_one_does(tmp_path):
     make_inputs(tmp_path, users=100)
-    result = run_catalogue(sampling(tmp_path, epochs=8, learning_rate=1e-2, siblings=siblings))
+    result = run_catalogue(sampling(tmp_path, epochs=8, learning_rate=1e-2))
     assert result.counts["best"]["eval_ndcg@10"] > 0.9
 
 
@@ -766,8 +743,8 @@ def test_two_processes_of_the_sampled_loss_equal_one(ragged, tmp_path):
 
 
 def test_processes_of_the_sampled_loss_draw_different_sids(ragged, tmp_path):
-    """With siblings, dropout and a run that goes on, which have no equal in one process."""
-    changes = {**SAMPLED, "siblings": 1, "dropout": 0.2, "schedule": "constant"}
+    """With dropout and a run that goes on, which have no equal in one process."""
+    changes = {**SAMPLED, "dropout": 0.2, "schedule": "constant"}
     config = replace(ragged[0], **changes, output=str(tmp_path / "run"))
     stage_in_processes(run_catalogue, config, 2)
     longer = replace(config, epochs=2)

@@ -65,7 +65,6 @@ class RunConfig(StageConfig):
         return total, per_device
 
     corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
-    output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
     epochs: float = setting(1.0, "passes over the examples", above=0, resumable=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
     schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
@@ -126,11 +125,6 @@ class SftConfig(LanguageRunConfig):
     max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
     weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
     wording: str = setting("compact", "prompt wording: compact, prose, lcrec, or a YAML file", required=True, path=True)
-    events: bool = setting(
-        True,
-        "next_sid: put the event of each history item (view, purchase) behind its SID as a token, where the corpus was "
-        "prepared with targets",
-    )
     context: list[str] = setting([], f"next_sid: {CONTEXT}, as tokens behind the history")
     all_positions: bool = setting(
         False,
@@ -239,9 +233,6 @@ class CatalogueTrainConfig(RunConfig):
         "columns of the items, such as [brand, category, price], that are added to item vectors: categories, tags, "
         "numbers and times (roles of prepare-data)",
     )
-    events: bool = setting(
-        True, "read the event of each history item (view, purchase), where the corpus was prepared with targets"
-    )
     hidden_size: int = setting(128, "width of a tower", least=1)
     layers: int = setting(2, "layers of a tower", least=0)
     heads: int = setting(4, "attention heads of a tower", least=1)
@@ -279,12 +270,6 @@ class CatalogueTrainConfig(RunConfig):
         known=LOSSES,
     )
     negatives: int = setting(256, "sampled: SIDs drawn uniformly each step", least=1, requires="loss")
-    siblings: int = setting(0, "sampled: siblings of each target drawn in the trie", least=0, requires="loss")
-    unseen_negatives: bool = setting(
-        True,
-        "likelihood: whether SIDs that no training window holds count as wrong answers; false leaves them out of the "
-        "training loss, so that their scores follow from text and codes, as for items added later",
-    )
     loss_examples: int = setting(
         -1,
         "validation examples whose loss is measured, a seeded sample; -1: all",
@@ -320,12 +305,6 @@ class CatalogueTrainConfig(RunConfig):
 
     def _loss_contradictions(self) -> Iterator[str]:
         """Contradictions of the settings of losses."""
-        exact = self.objective == "likelihood" and self.loss == "exact"
-        yield from _unless(
-            self.unseen_negatives or exact,
-            f"unseen_negatives is false, but with objective {self.objective} and loss {self.loss} nothing can be left "
-            "out of the loss; set it to true, or give objective likelihood and loss exact.",
-        )
         if self.loss == "exact":
             return
         yield from _unless(
@@ -498,9 +477,6 @@ class GrpoConfig(LanguageRunConfig):
         return super().inputs() | reward_files(list(self.rewards))
 
 
-EXTEND_STARTS = ("neighbours", "zero")
-
-
 @dataclass
 class ExtendConfig(StageConfig):
     """Settings of `run_extend`."""
@@ -520,7 +496,6 @@ class ExtendConfig(StageConfig):
         required=True,
         input_kind="sids",
     )
-    output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
     lift: float = setting(
         0.0,
         "added to the log-probability of items without a training example in the corpus when recommending, in "
@@ -532,12 +507,6 @@ class ExtendConfig(StageConfig):
         "(fitted as it was then), wordllama, the output of embed-items, a .npy or .parquet file",
         required=True,
         path=True,
-    )
-    start: str = setting(
-        "neighbours",
-        "catalogue model: learned vector and bias of a new SID, and vectors of codes that are new: neighbours (mean of "
-        "the SIDs that share its longest prefix) or zero (scored by text and shared codes alone)",
-        known=EXTEND_STARTS,
     )
 
     def inputs(self) -> dict[str, Path]:

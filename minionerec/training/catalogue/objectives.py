@@ -38,34 +38,23 @@ from minionerec.training.trainer import RankingEvaluation, StepInParts
 
 
 class Sampler:
-    """Draws the SIDs of a step: targets of its windows, SIDs drawn uniformly, and siblings of targets in the trie.
+    """Draws the SIDs of a step: targets of its windows, and SIDs drawn uniformly.
 
-    All draws are with replacement and come from torch's generator. A sibling is one of the other SIDs below a target's
-    prefix, which is all of its codes but the last. The processes of a launch, whose generators begin alike, draw all of
-    their SIDs from all alike together, and each takes its own.
+    All draws are with replacement and come from torch's generator. The processes of a launch, whose generators begin
+    alike, draw all of their SIDs from all alike together, and each takes its own.
 
     Args:
-        codes: int (N, L), the distinct SIDs, in ascending order.
-        counts: int64 (N,), how often each is a training target.
+        counts: int64 (N,), how often each SID is a training target.
         negatives: SIDs drawn from all alike, each step.
-        siblings: Siblings drawn for each target.
     """
 
-    def __init__(self, codes: np.ndarray, counts: np.ndarray, negatives: int, siblings: int):
-        self.size, self.negatives, self.siblings = len(codes), negatives, siblings
-        shares = counts / counts.sum()
-        self.shares = torch.from_numpy(shares)  # of the training targets, float64 (N,)
-        changed = np.ones(len(codes), dtype=bool)
-        changed[1:] = (codes[1:, :-1] != codes[:-1, :-1]).any(1)
-        prefix = np.cumsum(changed) - 1
-        self.prefix = torch.from_numpy(prefix)  # of each SID, int64 (N,)
-        self.starts = torch.from_numpy(np.append(np.flatnonzero(changed), len(codes)))  # first SID of each prefix
-        self.prefix_shares = torch.from_numpy(np.bincount(prefix, shares))
+    def __init__(self, counts: np.ndarray, negatives: int):
+        self.size, self.negatives = len(counts), negatives
+        self.shares = torch.from_numpy(counts / counts.sum())  # of the training targets, float64 (N,)
 
     def to(self, device: torch.device) -> "Sampler":
-        """The same sampler, its tables on a device."""
-        for name in ("shares", "prefix", "starts", "prefix_shares"):
-            setattr(self, name, getattr(self, name).to(device))
+        """The same sampler, its table on a device."""
+        self.shares = self.shares.to(device)
         return self
 
     def draw(self, labels: torch.Tensor) -> Sample:
@@ -80,18 +69,8 @@ class Sampler:
         if self.negatives:
             numbers = torch.randint(self.size, (world_size(), self.negatives))[process_rank()]
             drawn.append(numbers.to(device))
-        if self.siblings:
-            drawn.append(self._beside(targets.repeat(self.siblings)))
         columns = ColumnSubset(torch.cat(drawn).unique())
         return columns, self._log_shares(labels, columns)
-
-    def _beside(self, targets: torch.Tensor) -> torch.Tensor:
-        """One of the other SIDs of each target's prefix; those alone below theirs are left out."""
-        first = self.starts[self.prefix[targets]]
-        others = self.starts[self.prefix[targets] + 1] - first - 1
-        targets, first, others = (part[others > 0] for part in (targets, first, others))
-        at = first + (torch.rand(len(targets), dtype=torch.float64).to(targets.device) * others).long()
-        return at + (at >= targets)
 
     def _log_shares(self, labels: torch.Tensor, columns: ColumnSubset) -> torch.Tensor:
         """For each window the logarithm of the probability that each SID is there: float32 (B, C)."""
@@ -101,18 +80,8 @@ class Sampler:
         total = max(1, len(own))
         bring = self.shares[numbers]  # (C,), how probable it is that a label of another window brings each SID
         drawn = self.negatives * float(np.log1p(-1 / max(self.size, 2)))
-        beside: torch.Tensor | float = 0.0
-        if self.siblings:
-            prefix = self.prefix[numbers]
-            others = self.starts[prefix + 1] - self.starts[prefix] - 1
-            missed = self.siblings * torch.log1p(-1 / others.clamp(min=1).double()).clamp(min=-50)  # none is drawn
-            bring = bring + (self.prefix_shares[prefix] - bring) * -torch.expm1(missed)
-            distinct, which = prefix.unique(return_inverse=True)  # every label's prefix is among them
-            below = torch.zeros(len(labels), len(distinct), dtype=torch.float64, device=labels.device)
-            below.index_put_((row, torch.searchsorted(distinct, self.prefix[own])), below.new_ones(()), True)
-            beside = below[:, which] * missed
         # (B, C), logarithm of the probability that nothing has brought it
-        absent = (total - counts) * torch.log1p(-bring.clamp(max=1 - 1e-9)) + beside + drawn
+        absent = (total - counts) * torch.log1p(-bring.clamp(max=1 - 1e-9)) + drawn
         found = torch.log(-torch.expm1(absent))
         found[row, columns.find(own)] = 0.0
         return found.float()
@@ -171,7 +140,6 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
         beta: Weight of the KL divergence from the reference.
         reference: The starting model, where `beta` is above 0.
         sampler: Draws the SIDs of a step of the sampled likelihood; None where all are scored.
-        candidates: bool (N,), the SIDs that the exact likelihood is normalised over in training; all if None.
     """
 
     smaller = "Give --loss sampled, a corpus with a shorter max_history, or a smaller model."
@@ -181,7 +149,6 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
     beta: float = 0.0
     reference: CatalogueModel | None = None
     sampler: Sampler | None = None
-    candidates: torch.Tensor | None = None
 
     def create_optimizer(self, model: Any = None) -> Any:
         """The trainer's own; of the sampled loss one that leaves rows alone that a step does not read."""
@@ -215,8 +182,6 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
         inputs = {**inputs, "leave_out": model.training}
         if self.sampler is not None and model.training and "sample" not in inputs:
             inputs["sample"] = self._sampled(inputs)
-        if self.candidates is not None and model.training:
-            inputs["candidates"] = self.candidates.to(inputs["labels"].device)
         if model.training and "contexts" in inputs:  # before the reference is queried, which is given the same
             inputs["contexts"] = hidden(inputs["contexts"], inputs["labels"])
         if model.training and "events" in inputs:  # so that the model also works without them

@@ -253,7 +253,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         num_items_in_batch: torch.Tensor | int | None = None,
         sample: Sample | None = None,
         contexts: torch.Tensor | None = None,
-        candidates: torch.Tensor | None = None,
         events: torch.Tensor | None = None,
         **_: Any,
     ) -> CausalLMOutput:
@@ -272,8 +271,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             sample: With labels: SIDs from whose scores the loss is estimated; if None, the loss is exact.
             contexts: int64 (B, T, F), with `histories`: codes of the request features of the SID after each position;
                 unknown if None.
-            candidates: bool (N,), with labels and without sample: the SIDs that the loss is normalised over, including
-                every label; all if None.
             events: int64 (B, T), with `histories`: event of each item, from 1 by `config.event_tokens`, 0 where it is
                 unknown; all unknown if None.
 
@@ -300,7 +297,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             positions = self._positions(histories, row, slot, counted, contexts, events)
             return CausalLMOutput(logits=self._log_probs(histories, positions))
         at = ScoredPositions(row, slot, contexts=contexts, events=events)
-        losses = self._losses(histories, at, targets, counted, sample, candidates)
+        losses = self._losses(histories, at, targets, counted, sample)
         total = losses.sum() if weights is None else losses @ weights[row, slot]
         return CausalLMOutput(loss=total / (num_items_in_batch or max(1, len(targets))))
 
@@ -311,7 +308,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         targets: torch.Tensor,
         counted: torch.Tensor | None,
         sample: Sample | None,
-        candidates: torch.Tensor | None,
     ) -> torch.Tensor:
         """Negative log-likelihood of the target at each position, averaged over towers: float32 (P,)."""
         row, slot, contexts, events = at.row, at.slot, at.contexts, at.events
@@ -329,7 +325,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             return Blocks(self, histories, row, slot, contexts, events).losses(targets)
         losses = []
         for scores in self._scores(histories, self._positions(histories, row, slot, counted, contexts, events)):
-            scores = scores if candidates is None else scores.masked_fill(~candidates, -torch.inf)
             losses.append(nn.functional.cross_entropy(scores.float(), targets, reduction="none"))
         return torch.stack(losses).mean(0)
 

@@ -8,53 +8,42 @@ from minionerec.models.backbone.catalogue.sampled import sampled_losses
 from minionerec.training.catalogue.objectives import Sampler
 
 RNG = np.random.default_rng(0)
-CODES = np.array([[index // 6, index % 6] for index in range(47)] + [[8, 0]])  # the last is alone below its prefix
-N = len(CODES)
+N = 48
 TARGETS = RNG.integers(N, size=200) // RNG.integers(1, 4, size=200)
 COUNTS = np.bincount(TARGETS, minlength=N)
 SHARES = COUNTS / len(TARGETS)
 OWN = torch.tensor([3, 6, -100])  # numbers from 1: SIDs 2 and 5
 OTHERS = 6
-WAYS = [(20, 0), (1, 1), (10, 3)]
+NEGATIVES = [1, 10, 20]
 DRAWS = 1500
 
 
-def draws(negatives, siblings, count, seed=0):
+def draws(negatives, count, seed=0):
     """Samples of batches of which the first window stays, and the targets of the others are drawn anew."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    sampler = Sampler(CODES, COUNTS, negatives, siblings)
+    sampler = Sampler(COUNTS, negatives)
     others = torch.from_numpy(1 + rng.choice(N, size=(count, OTHERS // 2, 2), p=SHARES))
     for labels in torch.cat([OWN.expand(count, 1, 3), torch.nn.functional.pad(others, (0, 1))], 1):
         yield labels, sampler.draw(labels)
 
 
-@pytest.fixture(scope="module", params=WAYS, ids=str)
+@pytest.fixture(scope="module", params=NEGATIVES)
 def drawn(request):
-    """Many samples of one way to draw, made once for the tests that count over them."""
-    return [sample for _, sample in draws(*request.param, DRAWS)]
+    """Many samples with one number of negatives, made once for the tests that count over them."""
+    return [sample for _, sample in draws(request.param, DRAWS)]
 
 
 def test_a_step_holds_targets_and_what_was_drawn():
     seen_others = 0
-    for labels, (columns, _) in draws(2, 2, 50):
+    for labels, (columns, _) in draws(2, 50):
         numbers = columns.numbers
         targets = set((labels[labels > 0] - 1).tolist())
         assert numbers.tolist() == sorted(set(numbers.tolist()))
         assert targets <= set(numbers.tolist()) <= set(range(N))
-        assert len(numbers) <= 3 * len(labels[labels > 0]) + 2
+        assert len(numbers) <= len(labels[labels > 0]) + 2
         seen_others += len(numbers) > len(targets)
     assert seen_others
-
-
-def test_siblings_share_their_prefix_with_a_target_and_are_others():
-    sampler = Sampler(CODES, COUNTS, 1, 3)
-    beside = sampler._beside(torch.arange(N).repeat(200))
-    by_target = {target: set(sampler._beside(torch.full((300,), target)).tolist()) for target in range(N)}
-    for target, found in by_target.items():
-        siblings = {position for position in range(N) if CODES[position, 0] == CODES[target, 0]} - {target}
-        assert found == siblings
-    assert N - 1 not in beside
 
 
 def test_probabilities_of_being_there_are_the_frequencies(drawn):
@@ -81,7 +70,7 @@ def test_the_sum_of_the_softmax_is_estimated_without_bias(drawn):
 
 def test_what_another_window_bought_is_a_negative_but_never_against_itself():
     torch.manual_seed(0)
-    sampler = Sampler(CODES, COUNTS, 1, 0)
+    sampler = Sampler(COUNTS, 1)
     labels = torch.tensor([[1, 4], [4, 1]])
     sample = columns, _ = sampler.draw(labels)
     scores = torch.zeros(4, len(columns), requires_grad=True)
