@@ -84,14 +84,17 @@ def model_scorer(path: str | Path, corpus: Corpus, corpus_path: str | Path, tabl
         raise ConfigError(
             f"{path}: recommends titles, and rewards ask for the probabilities of SIDs; use another model."
         )
-    is_sequential = isinstance(ranker, SequentialRanker)
-    scores_of = ranker.scores if is_sequential else checkpoint_assistant(ranker, str(path)).log_probs
+    scores_of: Callable[[Queries], torch.Tensor]
+    if isinstance(ranker, SequentialRanker):
+        scores_of, columns = ranker.scores, np.arange(corpus.n_items)
+    else:
+        scores_of, columns = checkpoint_assistant(ranker, str(path)).log_probs, table.sid_numbers
 
     @torch.inference_mode()
     def score(histories: Sequence[Sequence[int]]) -> np.ndarray:
         queries = Queries([np.asarray(history, dtype=np.int32) for history in histories])
         scores: np.ndarray = scores_of(queries).float().cpu().numpy()
-        return scores if is_sequential else scores[:, table.sid_numbers]
+        return scores[:, columns]
 
     return score
 

@@ -67,6 +67,7 @@ def _load_model(config: SftConfig, corpus: Corpus, table: SidTable, wording: Wor
         names = ("text_vocabulary", "seed", "hidden_size", "layers", "heads", "kv_heads", "inner_size")
         shape: dict[str, Any] = {name: getattr(config, name) for name in names}
         titles_only = list(config.tasks) == [NEXT_TITLE]
+        model: Any
         model, tokenizer = scratch_backbone(corpus, table, wording, titles_only=titles_only, **shape)
         return model.to(resolve_dtype(config.dtype)), tokenizer
     if config.dropout:

@@ -38,16 +38,11 @@ TRAINED_SPLITS = (
 
 
 def _check_splits(splits: list[str]) -> Iterator[str]:
-    yield from _unless(
-        tuple(splits) == SPLITS[: len(splits)],
-        f"splits are {' '.join(splits)}; a user's examples are one history in the order {' '.join(SPLITS)}. Give "
-        "train, train valid, or all three.",
-    )
-
-
-def _unless(condition: bool, message: str) -> Iterator[str]:
-    if not condition:
-        yield message
+    if tuple(splits) != SPLITS[: len(splits)]:
+        yield (
+            f"splits are {' '.join(splits)}; a user's examples are one history in the order {' '.join(SPLITS)}. Give "
+            "train, train valid, or all three."
+        )
 
 
 @dataclass
@@ -85,10 +80,8 @@ class RunConfig(StageConfig):
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
-        yield from _unless(
-            self.eval_examples == 0 or self.eval_beams >= 10,
-            f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10.",
-        )
+        if self.eval_examples != 0 and self.eval_beams < 10:
+            yield f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10."
 
 
 @dataclass
@@ -166,38 +159,34 @@ class SftConfig(LanguageRunConfig):
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         yield from _check_splits(self.splits)
-        yield from _unless(
-            not self.experts or NEXT_SID in self.tasks,
-            f"experts is true, but they rank SIDs, and the tasks are {', '.join(self.tasks)}; add {NEXT_SID}, or set "
-            "experts to false.",
-        )
-        yield from _unless(
-            not (self.lora_rank and self.model == "scratch"),
-            f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
-            "pretrained model, or set lora_rank to 0.",
-        )
-        yield from _unless(
-            self.select_by == "loss" or self.eval_examples != 0,
-            "select_by is ndcg but eval_examples is 0; rank some validation examples, or select by loss.",
-        )
-        yield from _unless(
-            not self.all_positions or bool({NEXT_SID, NEXT_TITLE} & set(self.tasks)),
-            f"all_positions applies to the tasks {NEXT_SID} and {NEXT_TITLE}, neither of which is among the tasks "
-            f"{', '.join(self.tasks)}.",
-        )
-        yield from _unless(
-            not self.variants or self.all_positions,
-            f"variants is {self.variants}, but they are variants of windows; set all_positions to true, or it to 0.",
-        )
-        yield from _unless(
-            not self.max_tokens or (self.all_positions and list(self.tasks.values()) == [1]),
-            f"max_tokens is {self.max_tokens}, which applies to windows; set all_positions to true, and give one task "
-            "of weight 1.",
-        )
-        yield from _unless(
-            not self.teacher or "next_sid" in self.tasks,
-            f"a teacher applies to the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
-        )
+        if self.experts and NEXT_SID not in self.tasks:
+            yield (
+                f"experts is true, but they rank SIDs, and the tasks are {', '.join(self.tasks)}; add {NEXT_SID}, or "
+                "set experts to false."
+            )
+        if self.lora_rank and self.model == "scratch":
+            yield (
+                f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
+                "pretrained model, or set lora_rank to 0."
+            )
+        if self.select_by != "loss" and self.eval_examples == 0:
+            yield "select_by is ndcg but eval_examples is 0; rank some validation examples, or select by loss."
+        if self.all_positions and not ({NEXT_SID, NEXT_TITLE} & set(self.tasks)):
+            yield (
+                f"all_positions applies to the tasks {NEXT_SID} and {NEXT_TITLE}, neither of which is among the tasks "
+                f"{', '.join(self.tasks)}."
+            )
+        if self.variants and not self.all_positions:
+            yield (
+                f"variants is {self.variants}, but they are variants of windows; set all_positions to true, or it to 0."
+            )
+        if self.max_tokens and (not self.all_positions or list(self.tasks.values()) != [1]):
+            yield (
+                f"max_tokens is {self.max_tokens}, which applies to windows; set all_positions to true, and give one "
+                "task of weight 1."
+            )
+        if self.teacher and "next_sid" not in self.tasks:
+            yield f"a teacher applies to the task next_sid, which is not among the tasks {', '.join(self.tasks)}."
 
     def inputs(self) -> dict[str, Path]:
         """Inputs: also the wording where it is the user's own file, and the model where it is ours."""
@@ -284,39 +273,35 @@ class CatalogueTrainConfig(RunConfig):
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         yield from _check_splits(self.splits)
-        yield from _unless(
-            self.objective == "likelihood" or bool(self.checkpoint),
-            f"objective {self.objective} continues from a trained model; give --checkpoint.",
-        )
-        yield from _unless(
-            self.beta == 0 or self.objective != "likelihood",
-            f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
-        )
-        yield from _unless(
-            self.eval_examples != 0, "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
-        )
-        yield from _unless(self.loss_examples != 0, "loss_examples is 0; say how many, or -1 for all.")
+        if self.objective != "likelihood" and not self.checkpoint:
+            yield f"objective {self.objective} continues from a trained model; give --checkpoint."
+        if self.beta != 0 and self.objective == "likelihood":
+            yield f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0."
+        if self.eval_examples == 0:
+            yield "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
+        if self.loss_examples == 0:
+            yield "loss_examples is 0; say how many, or -1 for all."
         yield from self._loss_contradictions()
-        yield from _unless(
-            bool(self.vectors) or not {"learned_vectors", "code_vectors"} <= set(self.without),
-            f"SIDs have no vector: vectors is empty, and without is {' '.join(self.without)}. Give vectors, or leave "
-            "out less.",
-        )
+        if not self.vectors and {"learned_vectors", "code_vectors"} <= set(self.without):
+            yield (
+                f"SIDs have no vector: vectors is empty, and without is {' '.join(self.without)}. Give vectors, or "
+                "leave out less."
+            )
 
     def _loss_contradictions(self) -> Iterator[str]:
         """Contradictions of the settings of losses."""
         if self.loss == "exact":
             return
-        yield from _unless(
-            self.objective == "likelihood",
-            f"the loss is sampled, but the objective {self.objective} needs the probability of every SID; set loss to "
-            "exact.",
-        )
-        yield from _unless(
-            self.max_grad_norm == 0,
-            f"max_grad_norm is {self.max_grad_norm:g}, but the sampled loss has gradients of some rows alone, whose "
-            "norm is not that of a step; set max_grad_norm to 0.",
-        )
+        if self.objective != "likelihood":
+            yield (
+                f"the loss is sampled, but the objective {self.objective} needs the probability of every SID; set loss "
+                "to exact."
+            )
+        if self.max_grad_norm != 0:
+            yield (
+                f"max_grad_norm is {self.max_grad_norm:g}, but the sampled loss has gradients of some rows alone, "
+                "whose norm is not that of a step; set max_grad_norm to 0."
+            )
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the vectors where they are read from somewhere."""
@@ -424,10 +409,11 @@ class GrpoConfig(LanguageRunConfig):
         yield from super().contradictions()
         weights = reward_weights(self.rewards)
         for names, source, what in _SOURCES:
-            yield from _unless(
-                bool(getattr(self, source)) == any(name in weights for name in names),
-                f"rewards are {', '.join(self.rewards)} and {source} is {getattr(self, source)!r}; {what} go together.",
-            )
+            if bool(getattr(self, source)) != any(name in weights for name in names):
+                yield (
+                    f"rewards are {', '.join(self.rewards)} and {source} is {getattr(self, source)!r}; {what} go "
+                    "together."
+                )
         yield from self._column_contradictions(weights)
         if self.beta == 0 and self.reference:
             yield (
@@ -441,36 +427,33 @@ class GrpoConfig(LanguageRunConfig):
     def _column_contradictions(self, weights: dict[str, float]) -> Iterator[str]:
         """Contradictions of the rewards that read columns."""
         for name in self.reward_columns:
-            yield from _unless(
-                name in weights,
-                f"reward_columns has a column of {name}, but rewards are {', '.join(self.rewards)}; add the reward, or "
-                "leave its column out.",
-            )
+            if name not in weights:
+                yield (
+                    f"reward_columns has a column of {name}, but rewards are {', '.join(self.rewards)}; add the "
+                    "reward, or leave its column out."
+                )
         for name in ("value", "expected_value"):
-            yield from _unless(
-                name not in weights or name in self.reward_columns,
-                f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of {name}; give one, e.g. "
-                f"{name}=price.",
-            )
+            if name in weights and name not in self.reward_columns:
+                yield (
+                    f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of {name}; give one, "
+                    f"e.g. {name}=price."
+                )
 
     def _term_contradictions(self) -> Iterator[str]:
         """Contradictions of the terms of the loss, and of what they read."""
         terms = ", ".join(self.loss_terms)
-        if "policy" not in self.loss_terms:
-            yield from _unless(
-                self.beta == 0,
-                f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0, or "
-                "add policy.",
+        if "policy" not in self.loss_terms and self.beta != 0:
+            yield (
+                f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0, "
+                "or add policy."
             )
-        yield from _unless(
-            not self.teacher or "likelihood" in self.loss_terms,
-            f"teacher is {self.teacher!r}, but loss_terms are {terms}: the term likelihood learns from it. Add "
-            "likelihood, or leave the teacher out.",
-        )
-        yield from _unless(
-            not self.teacher or NEXT_SID in self.tasks,
-            f"a teacher applies to the task {NEXT_SID}, which is not among the tasks {', '.join(self.tasks)}.",
-        )
+        if self.teacher and "likelihood" not in self.loss_terms:
+            yield (
+                f"teacher is {self.teacher!r}, but loss_terms are {terms}: the term likelihood learns from it. Add "
+                "likelihood, or leave the teacher out."
+            )
+        if self.teacher and NEXT_SID not in self.tasks:
+            yield f"a teacher applies to the task {NEXT_SID}, which is not among the tasks {', '.join(self.tasks)}."
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the files of a user's own rewards."""
