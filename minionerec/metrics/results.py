@@ -30,7 +30,7 @@ from minionerec.metrics.statistics import (
     paired_differences,
 )
 
-USERS, EXAMPLES = "users", "examples"
+USERS = "users"
 FEWEST = 30  # minimum number of examples of a slice, or of users if these are resampled, for it to be measured
 
 Estimates = Mapping[str, Mapping[str, Estimate]]

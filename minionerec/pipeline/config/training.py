@@ -281,26 +281,20 @@ class CatalogueTrainConfig(RunConfig):
             yield "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
         if self.loss_examples == 0:
             yield "loss_examples is 0; say how many, or -1 for all."
-        yield from self._loss_contradictions()
-        if not self.vectors and {"learned_vectors", "code_vectors"} <= set(self.without):
-            yield (
-                f"SIDs have no vector: vectors is empty, and without is {' '.join(self.without)}. Give vectors, or "
-                "leave out less."
-            )
-
-    def _loss_contradictions(self) -> Iterator[str]:
-        """Contradictions of the settings of losses."""
-        if self.loss == "exact":
-            return
-        if self.objective != "likelihood":
+        if self.loss == "sampled" and self.objective != "likelihood":
             yield (
                 f"the loss is sampled, but the objective {self.objective} needs the probability of every SID; set loss "
                 "to exact."
             )
-        if self.max_grad_norm != 0:
+        if self.loss == "sampled" and self.max_grad_norm != 0:
             yield (
                 f"max_grad_norm is {self.max_grad_norm:g}, but the sampled loss has gradients of some rows alone, "
                 "whose norm is not that of a step; set max_grad_norm to 0."
+            )
+        if not self.vectors and {"learned_vectors", "code_vectors"} <= set(self.without):
+            yield (
+                f"SIDs have no vector: vectors is empty, and without is {' '.join(self.without)}. Give vectors, or "
+                "leave out less."
             )
 
     def inputs(self) -> dict[str, Path]:
