@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FIRST := $(VENV)/.quickstart
 FIRST_EXTRAS := plots,serve
-EXTRAS := dev,gpu,completion,http,docs,plots,tensorboard,peft,search,serve,wordllama
+EXTRAS := dev,gpu,http,docs,plots,tensorboard,peft,search,serve,wordllama
 # Versions and hashes of every package; those of unhashed.txt are pinned by version alone.
 HASHED := requirements/quickstart.txt requirements/develop.txt
 UNHASHED := requirements/unhashed.txt

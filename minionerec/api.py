@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from minionerec.core.parquet import table_path
 from minionerec.core.paths import input_path
@@ -37,7 +37,7 @@ Input = Any
 """A path (str, os.PathLike), or the result of the function that made the folder (its `output` is taken)."""
 
 
-def _run(stage: str, settings: Mapping[str, Any]) -> Any:
+def _run(stage: str, settings: Mapping[str, Any]) -> StageResult:
     """Run a stage with settings given as Python values.
 
     Raises:
@@ -68,13 +68,9 @@ def _stage(name: str) -> Callable[[F], F]:
         hints = type_hints(config)
         settings = [each for each in fields(config) if each.name not in own]
         kept = [each for each in own.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        keyword = inspect.Parameter.KEYWORD_ONLY
         added = [
-            inspect.Parameter(
-                each.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=default_of(each),
-                annotation=hints[each.name],
-            )
+            inspect.Parameter(each.name, keyword, default=default_of(each), annotation=hints[each.name])
             for each in settings
         ]
         lines = [f"    {each.name}: {description(each).help}." for each in settings]
@@ -150,8 +146,7 @@ def prepare_data(
             name: table_path(name, table, f"{os.fspath(output)}.{name}.parquet", columns[name])
             for name, table in given.items()
         }
-        result: StageResult = _run("prepare-data", {**paths, "output": output, **settings})
-    return result
+        return _run("prepare-data", {**paths, "output": output, **settings})
 
 
 @_stage("build-sids")
@@ -166,8 +161,7 @@ def build_sids(corpus: Input, *, output: str | os.PathLike[str], **settings: Any
     Returns:
         The table of semantic IDs (`table`), a report of collisions and balance (`metrics`), and the folder.
     """
-    result: SidResult = _run("build-sids", {"corpus": corpus, "output": output, **settings})
-    return result
+    return cast("SidResult", _run("build-sids", {"corpus": corpus, "output": output, **settings}))
 
 
 @_stage("train-catalogue")
@@ -180,9 +174,7 @@ def train_catalogue(corpus: Input, sids: Input, *, output: str | os.PathLike[str
         output: Checkpoint folder to write.
         settings: Settings of the stage.
     """
-    given = {"corpus": corpus, "sids": sids, "output": output, **settings}
-    result: StageResult = _run("train-catalogue", given)
-    return result
+    return _run("train-catalogue", {"corpus": corpus, "sids": sids, "output": output, **settings})
 
 
 @_stage("sft")
@@ -195,8 +187,7 @@ def sft(corpus: Input, sids: Input, *, output: str | os.PathLike[str], **setting
         output: Checkpoint folder to write.
         settings: Settings of the stage; `teacher` may be a result of `train_catalogue`.
     """
-    result: StageResult = _run("sft", {"corpus": corpus, "sids": sids, "output": output, **settings})
-    return result
+    return _run("sft", {"corpus": corpus, "sids": sids, "output": output, **settings})
 
 
 @_stage("grpo")
@@ -209,9 +200,7 @@ def grpo(corpus: Input, checkpoint: Input, *, output: str | os.PathLike[str], **
         output: Checkpoint folder to write.
         settings: Settings of the stage.
     """
-    given = {"corpus": corpus, "checkpoint": checkpoint, "output": output, **settings}
-    result: StageResult = _run("grpo", given)
-    return result
+    return _run("grpo", {"corpus": corpus, "checkpoint": checkpoint, "output": output, **settings})
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "report_own_sids": (
         "report",
         {
-            **{**SHOP, "ks": [1, 5], "headline": "NDCG@5", "resamples": 20},
+            **{**SHOP, "ks": [1, 5], "resamples": 20},
             "predictions": {"SFT": "eval_sft", "TIGER": "eval_tiger", "catalogue": "eval_catalogue"},
         },
     ),

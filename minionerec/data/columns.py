@@ -21,7 +21,7 @@ from minionerec.core.artefacts import read_json, write_text_atomic
 from minionerec.core.errors import ArtefactError
 
 _RECORD = "columns.json"
-_REMEDY = "Give --restart true to rebuild it."
+_REMEDY = "Delete the folder of the unfinished run to begin again."
 
 
 class ColumnWriter:

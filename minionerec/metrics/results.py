@@ -30,7 +30,7 @@ from minionerec.metrics.statistics import (
     paired_differences,
 )
 
-USERS, EXAMPLES = "users", "examples"
+USERS = "users"
 FEWEST = 30  # minimum number of examples of a slice, or of users if these are resampled, for it to be measured
 
 Estimates = Mapping[str, Mapping[str, Estimate]]
@@ -185,9 +185,9 @@ class Bootstrap:
     size: int
 
     @classmethod
-    def of(cls, seed: int, resamples: int, resample: str, users: Sequence[str]) -> "Bootstrap":
-        """Create from settings; `resample` is "users" or "examples"."""
-        return cls(seed, resamples, users if resample == USERS else None, len(users))
+    def of(cls, seed: int, resamples: int, users: Sequence[str]) -> "Bootstrap":
+        """Bootstrap that resamples the users of R examples, each with all of its examples."""
+        return cls(seed, resamples, users, len(users))
 
     @property
     def units(self) -> int:

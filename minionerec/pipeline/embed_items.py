@@ -61,9 +61,9 @@ def run_embed(config: EmbedConfig) -> StageResult:
             items = load_encoded(config, stage.inputs)
         counts: dict[str, Any] = {}
         # Not in the folder of the unfinished run: the next run, of a larger corpus, finds the vectors there.
-        cache = config.cache or f"{stage.output}.cache"
+        source = replace(config.vector_source, cache=f"{stage.output}.cache")
         with work.phase("embed"):
-            vectors = vectors_in_blocks(items, replace(config.vector_source, cache=cache), counts)
+            vectors = vectors_in_blocks(items, source, counts)
         with work.finish(seed=config.seed, counts=counts) as folder:
             save_vectors(folder / VECTORS_FILE, vectors)
             write_text_atomic(folder / ITEMS_FILE, json.dumps(items.items["item_id"].astype(str).tolist()) + "\n")

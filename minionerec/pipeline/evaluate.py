@@ -53,89 +53,93 @@ def run_eval(config: EvalConfig) -> StageResult:
         DataError: If a user's own ranker returns invalid lists.
     """
     stage = Stage(config)
-    up_to_date = stage.current() is not None
-    if not up_to_date:
-        with stage.work() as work:
-            with work.phase("load"):
-                local = stage.config
-                corpus = Corpus.load(local.corpus)
-                rows = corpus.rows(local.split)
-                item_ids = corpus.items["item_id"].tolist()
-                sids = SidTable.load_index(local.sids, item_ids) if local.sids else None
-                table: CandidateGroups | None = sids
-                if local.ranker:
-                    ranker, name = make_ranker(local.ranker, corpus), local.ranker
-                else:
-                    require_unseen(local.checkpoint, local.split)
-                    search = Search(
-                        local.search,
-                        local.scores,
-                        local.score_end,
-                        local.batch_size,
-                        length_penalty=local.length_penalty,
-                    )
-                    ranker = load_ranker(
-                        local.checkpoint,
-                        corpus,
-                        corpus_path=local.corpus,
-                        table=sids,
-                        search=search,
-                        dtype=local.dtype,
-                        experts=local.experts,
-                    )
-                    if isinstance(ranker, LanguageRanker):
-                        table = ranker.table
-                        if local.assistant:
-                            if ranker.experts is not None:
-                                raise ConfigError(
-                                    f"assistant is {local.assistant!r}, but {local.checkpoint} has experts, which were "
-                                    "fitted to it alone. Set experts to false, or leave the assistant out."
-                                )
-                            require_unseen(local.assistant, local.split)
-                            assistant = load_assistant(
-                                local.assistant,
-                                ranker,
-                                corpus,
-                                corpus_path=local.corpus,
-                                dtype=local.dtype,
-                            )
-                            if local.share < 1:
-                                ranker.assistant, ranker.share, ranker.combine = assistant, local.share, local.combine
-                    elif local.assistant:
-                        raise ConfigError(
-                            f"assistant is {local.assistant!r}, but {local.checkpoint} is not a checkpoint, so nothing "
-                            "is searched; leave it out."
-                        )
-                    name = _name(ranker, local.search, local.checkpoint)
-                _check_beams(local.beams, corpus.n_items, table)
-                rows = corpus.rows(config.split)
-                queries = split_queries(rows, features_used(ranker, corpus), context_used(ranker), given=config.context)
-                work.inputs_read(last=False)
-            with work.phase("search"):
-                allowed = Allowed.leaving_out(rows.seen, corpus.n_items) if config.seen == "mask" else None
-                answer = _answer(rows, queries, corpus.n_items, ranker, table, config.beams, allowed, work)
-            if is_main_process() and answer is not None:
-                predictions, inputs, counted = answer
-                with work.phase("measure"):
-                    found = measure(
-                        corpus,
-                        config.split,
-                        rows,
-                        predictions,
-                        name,
-                        table,
-                        config.beams,
-                        ks=config.ks,
-                        resamples=config.resamples,
-                        baselines=config.baselines and config.seen == "keep",  # they may recommend seen items
-                    )
-                with work.finish(counts={**found.counts(), **counted}) as folder:
-                    title = (
-                        f"{labelled(config.ranker or config.checkpoint, predictions.given or ())} on "
-                        f"{config.split} ({corpus.split}), {config.beams} beams, mean [95 % interval by user]"
-                    )
-                    found.write(folder, inputs, title, {"seen": config.seen, "scores": config.scores})
-    return measured(stage.output, up_to_date)
+    if stage.current() is not None:
+        return measured(stage.output, up_to_date=True)
+    local = stage.config
+    with stage.work() as work:
+        with work.phase("load"):
+            corpus = Corpus.load(local.corpus)
+            sids = SidTable.load_index(local.sids, corpus.items["item_id"].tolist()) if local.sids else None
+            if local.ranker:
+                ranker, name = make_ranker(local.ranker, corpus), local.ranker
+            else:
+                ranker = _load_ranker(local, corpus, sids)
+                name = _name(ranker, local.search, local.checkpoint)
+            table: CandidateGroups | None = sids
+            if isinstance(ranker, LanguageRanker) and not local.ranker:
+                table = ranker.table
+            _check_beams(local.beams, corpus.n_items, table)
+            rows = corpus.rows(local.split)
+            queries = split_queries(rows, features_used(ranker, corpus), context_used(ranker), given=local.context)
+            work.inputs_read(last=False)
+        with work.phase("search"):
+            allowed = Allowed.leaving_out(rows.seen, corpus.n_items) if local.seen == "mask" else None
+            answer = _answer(rows, queries, corpus.n_items, ranker, table, local.beams, allowed, work)
+        if is_main_process() and answer is not None:
+            predictions, inputs, counted = answer
+            with work.phase("measure"):
+                found = measure(
+                    corpus,
+                    local.split,
+                    rows,
+                    predictions,
+                    name,
+                    table,
+                    local.beams,
+                    ks=local.ks,
+                    resamples=local.resamples,
+                    baselines=local.baselines and local.seen == "keep",  # they may recommend seen items
+                )
+            with work.finish(counts={**found.counts(), **counted}) as folder:
+                title = (
+                    f"{labelled(config.ranker or config.checkpoint, predictions.given or ())} on "
+                    f"{config.split} ({corpus.split}), {config.beams} beams, mean [95 % interval by user]"
+                )
+                found.write(folder, inputs, title, {"seen": config.seen, "scores": config.scores})
+    return measured(stage.output, up_to_date=False)
+
+
+def _load_ranker(config: EvalConfig, corpus: Corpus, sids: SidTable | None) -> Ranker:
+    """The model of the settings, with its assistant if they name one.
+
+    Raises:
+        ArtefactError: If it, or its assistant, was trained on the examples to evaluate.
+        ConfigError: If it has no search that an assistant could join, or experts.
+    """
+    require_unseen(config.checkpoint, config.split)
+    search = Search(
+        config.search,
+        config.scores,
+        config.score_end,
+        config.batch_size,
+        length_penalty=config.length_penalty,
+    )
+    ranker = load_ranker(
+        config.checkpoint,
+        corpus,
+        corpus_path=config.corpus,
+        table=sids,
+        search=search,
+        dtype=config.dtype,
+        experts=config.experts,
+    )
+    if not config.assistant:
+        return ranker
+    if not isinstance(ranker, LanguageRanker):
+        raise ConfigError(
+            f"assistant is {config.assistant!r}, but {config.checkpoint} is not a checkpoint, so nothing is searched; "
+            "leave it out."
+        )
+    if ranker.experts is not None:
+        raise ConfigError(
+            f"assistant is {config.assistant!r}, but {config.checkpoint} has experts, which were fitted to it alone. "
+            "Set experts to false, or leave the assistant out."
+        )
+    require_unseen(config.assistant, config.split)
+    assistant = load_assistant(config.assistant, ranker, corpus, corpus_path=config.corpus, dtype=config.dtype)
+    if config.share < 1:
+        ranker.assistant, ranker.share, ranker.combine = assistant, config.share, config.combine
+    return ranker
 
 
 def measured(output: Path, up_to_date: bool) -> StageResult:

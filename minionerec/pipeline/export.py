@@ -10,9 +10,7 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 
-from minionerec import __version__
-from minionerec.core.artefacts import MANIFEST, trained_splits
-from minionerec.core.errors import ArtefactError, one_line
+from minionerec.core.artefacts import trained_splits
 from minionerec.core.log import get_logger, progress
 from minionerec.data.contexts import value_names
 from minionerec.data.corpus import Corpus
@@ -51,7 +49,7 @@ def run_export(config: ExportConfig) -> StageResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return _result(stage.output, manifest["counts"], _pushed(stage.output, config.push))
+        return _result(stage.output, manifest["counts"])
     with stage.work() as work:
         steps = progress(("load", "search", "write"), "exporting", unit="steps")
         next(steps)
@@ -96,40 +94,14 @@ def run_export(config: ExportConfig) -> StageResult:
             (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
             (folder / README_FILE).write_text(readme(about, counts), encoding="utf-8")
         next(steps, None)
-    return _result(stage.output, counts, _pushed(stage.output, config.push))
+    return _result(stage.output, counts)
 
 
-def _result(output: Path, counts: Mapping[str, Any], url: str) -> StageResult:
+def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
     """The result of an export; its lines begin with the command that checks it."""
     sizes = f"{counts['sids']:,} SIDs of {counts['items']:,} items"
-    lines = [f"{sizes}; to check it: python {output / Path(sid_trie.__file__).name}", f"export: {output}"]
-    return StageResult(output, [*lines, *([f"uploaded: {url}"] if url else [])], counts)
-
-
-def _pushed(folder: Path, repository: str) -> str:
-    """Upload an export to a repository; returns its address, "" where none is named.
-
-    The manifest is not uploaded: it contains local paths.
-
-    Raises:
-        ArtefactError: If the hub cannot be reached, or refuses.
-    """
-    if not repository:
-        return ""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-
-    hub = HfApi()
-    try:
-        made = hub.create_repo(repository, exist_ok=True, private=True)
-        message = f"Export of a recommender (minionerec {__version__})"
-        hub.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=[MANIFEST], commit_message=message)
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:
-        raise ArtefactError(
-            f"{repository}: the export in {folder} is finished, but could not be uploaded ({one_line(error, 300)}). "
-            "Check the name, the connection and `hf auth login`, and run the same command again."
-        ) from None
-    return str(made)
+    check = f"to check it: python {output / Path(sid_trie.__file__).name}"
+    return StageResult(output, [f"{sizes}; {check}", f"export: {output}"], counts)
 
 
 def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
@@ -323,37 +295,13 @@ print(recommend({history!r}))
 {lengths}
 ## With an engine
 
-These were not tested; the notes follow their documentation of autumn 2026. Send token ids, not text, so that the
-engine's own tokenizer, templates and start tokens have no effect.
+Send token ids, not text, so that the engine's own tokenizer, templates and start tokens have no effect.
 
 `SidTrie.search` is a beam search that queries an engine once per code: for some sequences of token ids, the
 log-probabilities of the tokens that may follow. The trie stays on the client, so an engine needs no support for
-constraints, and the lists equal those of `stock_lists`. Engines with a prefix cache read a prompt once.
-
-**SGLang** returns them by `POST /generate` with `input_ids`, `token_ids_logprob`, `return_logprob` and one new token:
-
-```text
-def log_probs(sequences, tokens):
-    request = {{"input_ids": sequences, "token_ids_logprob": tokens, "return_logprob": True,
-             "sampling_params": {{"max_new_tokens": 1, "temperature": 0}}}}
-    answers = requests.post(url + "/generate", json=request).json()
-    found = [dict((token, value) for value, token, _ in answer["meta_info"]["output_token_ids_logprobs"][0])
-             for answer in answers]
-    return [[row[token] for token in ids] for row, ids in zip(found, tokens)]
-```
-
-Its own beam search (merged in 2026) searches the whole vocabulary, so some of its beams are not items.
-
-**vLLM** returns them by `LLM.generate` with `SamplingParams(max_tokens=1, logprobs=0, logprob_token_ids=ids)`, at most
-128 ids per request: query in parts. `LLM.beam_search` can be constrained by a grammar
-(`BeamSearchParams.structured_outputs`), but grammars constrain text, and `<a_12>` can also be generated
-letter by letter: its lists may differ.
-
-**FlashRec** searches a catalogue of SIDs in the engine itself. It loads dense Qwen3 models (this one is a
-{architecture}), needs SIDs of one length with begin and end tokens, puts prompts into a chat
-template, and computes in FP8 by default. An export has no such tokens and no template, so it does not fit
-unchanged; its inputs (`--sid-vocab-file`, `--sid`) can be written from `trie.safetensors`. Compare its lists with
-the examples.
+constraints, and the lists equal those of `stock_lists`. Engines with a prefix cache read a prompt once. An engine's own
+beam search may list SIDs of no item, or, where a grammar constrains it, letters that spell a code: compare its lists
+with the examples.
 """
 
 _LENGTHS = """

@@ -84,7 +84,7 @@ def run_extend(config: ExtendConfig) -> StageResult:
         if isinstance(bundle.model, CatalogueModel) and bundle.model.texts_width and config.vectors == "tfidf":
             fitted = FittedTexts.of(folder, bundle.table.item_ids, corpus)
         next(steps)
-        extended = _extend(bundle, table, corpus, fitted, counts, config.checkpoint, config.vectors, config.start)
+        extended = _extend(bundle, table, corpus, fitted, counts, config.checkpoint, config.vectors)
         counts |= bundle_counts(extended)
         next(steps)
         with work.finish(counts=counts) as path:
@@ -133,7 +133,6 @@ def _extend(
     counts: dict[str, Any],
     checkpoint: str,
     vectors: str,
-    start: str,
 ) -> Bundle:
     """The checkpoint with the larger table; the number of its new tokens is added to the counts."""
     known, model = bundle.table, bundle.model
@@ -142,7 +141,7 @@ def _extend(
         experts = bundle.experts
         if experts is not None:
             likeness = corpus_likeness(corpus, table.sid_numbers)
-            experts = grown_experts(experts, known.distinct_codes, table.distinct_codes, "neighbours", likeness)
+            experts = grown_experts(experts, known.distinct_codes, table.distinct_codes, likeness)
         return replace(bundle, table=table, experts=experts)
     check_lengths(model, table.codes)
     add_code_tokens(bundle.tokenizer, table)
@@ -159,7 +158,7 @@ def _extend(
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
     alike = None if model.experts is None else sid_likeness(corpus, table.sid_numbers, vectors, text)
     vocab_size = len(bundle.tokenizer)
-    extended = extended_catalogue(model, codes, tokens, vocab_size, vectors_given, transitions, start, alike)
+    extended = extended_catalogue(model, codes, tokens, vocab_size, vectors_given, transitions, alike)
     return replace(bundle, model=extended, table=table)
 
 

@@ -7,31 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from trl import GRPOConfig
 
-from minionerec.core.artefacts import input_record, read_manifest
 from minionerec.core.cells import texts_of
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.processes import world_size
 from minionerec.data.contexts import RequestFeature
 from minionerec.data.corpus import Corpus
-from minionerec.data.order import default_buffer
-from minionerec.data.rows import SplitExamples
 from minionerec.metrics.values import item_values
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle, load_language_model
-from minionerec.models.decoding.decoder import decoding_device
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import (
     ITEM_TASKS,
     ExampleBuilder,
     special_texts,
 )
-from minionerec.models.sequential import MODEL_KIND
-from minionerec.models.sequential.registry import load_sequential
 from minionerec.pipeline.config.training import GrpoConfig
 from minionerec.pipeline.stages import StageResult
 from minionerec.pipeline.training_run import (
@@ -46,6 +38,7 @@ from minionerec.recommend.rankers.expert_fit import with_experts
 from minionerec.recommend.rankers.language import LanguageRanker, TitleRanker
 from minionerec.recommend.rankers.load import checkpoint_assistant, load_ranker
 from minionerec.recommend.rankers.protocol import Queries
+from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
 from minionerec.training.distillation import SoftTargets
@@ -61,10 +54,12 @@ from minionerec.training.rewards import (
     make_reward,
     reward_weights,
 )
-from minionerec.training.sampling import NO_LABEL, sample_blocks
+from minionerec.training.sampling import NO_LABEL
 from minionerec.training.trainer import ValidationSet
 
-# A trained model as the scorer of a reward.
+logger = get_logger(__name__)
+
+SYNC_SHARE = 0.6  # of the policy in the moved reference: TRL's
 
 
 def model_scorer(path: str | Path, corpus: Corpus, corpus_path: str | Path, table: SidTable) -> Scorer:
@@ -84,43 +79,22 @@ def model_scorer(path: str | Path, corpus: Corpus, corpus_path: str | Path, tabl
         ArtefactError: If there is no such model, or it was trained on other data, or other SIDs.
         ConfigError: If the model knows histories by their users.
     """
-    if read_manifest(path)["kind"] == MODEL_KIND:
-        return sequential_scorer(path, corpus_path)
     ranker = load_ranker(path, corpus, corpus_path=corpus_path, table=table)
-    if not isinstance(ranker, LanguageRanker) or isinstance(ranker, TitleRanker):
+    if isinstance(ranker, TitleRanker) or not isinstance(ranker, LanguageRanker | SequentialRanker):
         raise ConfigError(
             f"{path}: recommends titles, and rewards ask for the probabilities of SIDs; use another model."
         )
-    assistant = checkpoint_assistant(ranker, str(path))
+    scores_of: Callable[[Queries], torch.Tensor]
+    if isinstance(ranker, SequentialRanker):
+        scores_of, columns = ranker.scores, np.arange(corpus.n_items)
+    else:
+        scores_of, columns = checkpoint_assistant(ranker, str(path)).log_probs, table.sid_numbers
 
     @torch.inference_mode()
     def score(histories: Sequence[Sequence[int]]) -> np.ndarray:
         queries = Queries([np.asarray(history, dtype=np.int32) for history in histories])
-        of_sids: np.ndarray = assistant.log_probs(queries).cpu().numpy()
-        return of_sids[:, table.sid_numbers]
-
-    return score
-
-
-def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
-    """`model_scorer` of a model that `run_sequential` trained on this corpus."""
-    trained_on = read_manifest(path, MODEL_KIND)["inputs"]["corpus"]
-    if trained_on["sha256"] != input_record({"corpus": corpus})["corpus"]["sha256"]:
-        raise ArtefactError(
-            f"{path}: was trained on {trained_on['path']}, which is not the corpus {corpus}. Train it with --protocol "
-            f"rows --corpus {corpus}."
-        )
-    device = decoding_device()
-    model = load_sequential(path).to(device)
-    if model.needs_users:
-        raise ConfigError(f"{path}: {type(model).__name__} has a vector for each user of its data; use another model.")
-
-    @torch.inference_mode()
-    def score(histories: Sequence[Sequence[int]]) -> np.ndarray:
-        users, targets = [""] * len(histories), np.zeros(len(histories), np.int32)
-        read = SplitExamples.of(users, histories, targets).padded(model.max_len, model.padding)
-        rows = torch.from_numpy(read).to(device, torch.int64)
-        return model.logits(model.conditioned(model.user_vectors(rows), None))[:, 1:].float().cpu().numpy()
+        scores: np.ndarray = scores_of(queries).float().cpu().numpy()
+        return scores[:, columns]
 
     return score
 
@@ -160,11 +134,6 @@ def target_teacher(
         return teacher({name: values.to(device) for name, values in batch.items()})
 
     return query
-
-
-logger = get_logger(__name__)
-
-SYNC_SHARE = 0.6  # of the policy in the moved reference: TRL's
 
 
 @training_stage
@@ -221,9 +190,6 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         eval_on_start=run.checkpoint is None,
     )
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
-    order = None
-    if shuffled := default_buffer(len(prompts)):
-        order = sample_blocks(len(prompts), shuffled, world_size(), plan.per_device, config.seed)
     validation = run.validation_set(bundle, builder, trie)
     if validation is not None and config.select_by == "reward":
         validation = replace(validation, reward=list_reward(rewards, validation, builder))
@@ -252,7 +218,7 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         validation=validation,
         teacher=teacher,
         callbacks=run.early_stopping(),
-        order=order,
+        order=run.block_order(len(prompts), plan),
     )
     if reference is not None:
         trainer.set_reference(reference)
@@ -267,9 +233,7 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     keep_start_if_better(run, trainer, config.checkpoint, "a higher beta", "another reward")
     counts = {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")}
     complete = partial(with_experts, corpus=corpus, seed=config.seed) if config.experts else None
-    result = run.finish(trainer, bundle, counts, complete)
-    run.drop_rows()
-    return result
+    return run.finish(trainer, bundle, counts, complete)
 
 
 def load_policy(checkpoint: str, dtype: str, generations: int) -> Bundle:
@@ -315,26 +279,6 @@ def load_reference(reference: str, bundle: Bundle, checkpoint: str) -> Mapping[s
     return weights
 
 
-def reward_columns(items: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, pd.Series]:
-    """Select the columns of the items that rewards read: by reward, each with the item ids as its index.
-
-    Args:
-        items: The items of a corpus.
-        columns: Reward to column.
-
-    Raises:
-        ConfigError: If there is no such column.
-    """
-    for reward, column in columns.items():
-        if column not in items.columns:
-            raise ConfigError(
-                f"reward_columns: {reward} is {column!r}, but the corpus has no such column of items; it has "
-                f"{', '.join(items.columns)}."
-            )
-    by_id = items.set_index("item_id", drop=False)
-    return {reward: by_id[column] for reward, column in columns.items()}
-
-
 def load_rewards(
     rewards: Mapping[str, float],
     table: SidTable,
@@ -355,25 +299,31 @@ def load_rewards(
         vectors: Item vectors of `semantic`.
         scorer: Model of `collaborative` and of expected hits and values.
         columns: Reward to column of the items, of the rewards that read one.
+
+    Raises:
+        ConfigError: If there is no such column.
     """
     weights = reward_weights(rewards)
     about: list[list[int] | None] = [None if task in ITEM_TASKS else [] for task in tasks]
     check_histories(weights, about, list(tasks))
-    sources: dict[str, Any] = {}
+    sources: dict[str, Any] = {"collaborative": scorer, "expected_hits": scorer}
+    if "rare" in weights:
+        sources["rare"] = corpus.popularity()
     if vectors:
         file = vector_file(Path(vectors), corpus.items["item_id"].tolist())
         sources["semantic"] = load_vectors(file, corpus.n_items)
-    if scorer is not None:
-        sources |= {"collaborative": scorer, "expected_hits": scorer}
-    read = reward_columns(corpus.items, columns or {})
-    if "value" in read:
-        sources["value"] = item_values(read["value"])
-    if "expected_value" in read:
-        sources["expected_value"] = scorer, item_values(read["expected_value"])
-    if "diversity" in read:
-        sources["diversity"] = texts_of(read["diversity"])[0].tolist()
-    if "rare" in weights:
-        sources["rare"] = corpus.popularity()
+    items = corpus.items.set_index("item_id", drop=False)
+    for reward, column in (columns or {}).items():
+        if column not in items.columns:
+            raise ConfigError(
+                f"reward_columns: {reward} is {column!r}, but the corpus has no such column of items; it has "
+                f"{', '.join(items.columns)}."
+            )
+        if reward == "diversity":
+            sources[reward] = texts_of(items[column])[0].tolist()
+        else:
+            values = item_values(items[column])
+            sources[reward] = (scorer, values) if reward == "expected_value" else values
     return WeightedRewards({name: make_reward(name, table, sources.get(name)) for name in weights}, weights)
 
 

@@ -129,6 +129,8 @@ def _ids(value: Any, name: str, where: str) -> list[str]:
 logger = get_logger(__name__)
 
 FILE = "recommendations.parquet"
+BEAMS = 50
+"""Minimum number of beams of a language model."""
 SCHEMA = pa.schema(
     [
         ("user", pa.string()),
@@ -164,21 +166,21 @@ def run_recommend(config: RecommendConfig) -> StageResult:
     if (manifest := stage.current()) is not None:
         return _result(stage.output, manifest["counts"])
     counts = {"rows": 0, "short_lists": 0, "rows_with_unknown_ids": 0}
-    inputs, names = stage.inputs, ("k", "exclude_seen", "where", "unknown", "context", "now")
-    defaults = {name: getattr(config, name) for name in names}
+    inputs = stage.inputs
+    settings = {name: getattr(config, name) for name in ("k", "exclude_seen", "where")}
 
     def load() -> Recommender:
         if config.ranker:
             corpus = Corpus.load(inputs["corpus"])
             return Recommender.of(make_ranker(config.ranker, corpus), corpus)
-        search = Search(beams=config.beams)
+        search = Search(beams=BEAMS)
         return Recommender.load(inputs["checkpoint"], corpus=inputs["corpus"], search=search)
 
     with stage.work() as work:
         next(read_histories(inputs["histories"]), None)  # fails before a folder is created
         folder = work.folder
         with work.phase("search"):
-            parts = _answer_parts(inputs["histories"], load, defaults, folder, work)
+            parts = _answer_parts(inputs["histories"], load, settings, folder, work)
             wait_for_everyone()
         if is_main_process():
             with work.finish(counts=counts) as output, pq.ParquetWriter(output / FILE, SCHEMA) as writer:
@@ -198,7 +200,7 @@ def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
 def _answer_parts(
     path: Path,
     load: Callable[[], Recommender],
-    defaults: Mapping[str, Any],
+    settings: Mapping[str, Any],
     folder: Path,
     clock: Clock = NO_CLOCK,
 ) -> int:
@@ -207,7 +209,7 @@ def _answer_parts(
     Args:
         path: The file of histories.
         load: Loads the recommender; called if a part is missing.
-        defaults: Fields of the requests (`Request`) that rows do not give.
+        settings: Fields of all requests (`Request`).
         folder: Folder of the parts.
         clock: Records the number of finished parts.
     """
@@ -223,7 +225,7 @@ def _answer_parts(
             continue
         recommender = recommender or load()
         begin = time.perf_counter()
-        listed = _answered(recommender, defaults, path, start, part)
+        listed = _answered(recommender, settings, path, start, part)
         _write_part(_part(folder, number), [row["user"] for row in part], *listed, recommender)
         done, spent = done + len(part), spent + time.perf_counter() - begin
         kept += 1
@@ -235,7 +237,7 @@ def _answer_parts(
 
 def _answered(
     recommender: Recommender,
-    defaults: Mapping[str, Any],
+    settings: Mapping[str, Any],
     path: Path,
     start: int,
     rows: Sequence[Mapping[str, Any]],
@@ -244,11 +246,7 @@ def _answered(
     requests: list[Request] = []
     try:
         for row in rows:
-            own = {name: row[name] for name in ("history", "only", "without", "times", "now", "events")}
-            if own["now"] is None:
-                own["now"] = defaults["now"] or None
-            own["context"] = {**(defaults["context"] if own["times"] is None else {}), **row["context"]}
-            requests.append(Request(**{**defaults, **own}))
+            requests.append(Request(**settings, **{name: value for name, value in row.items() if name != "user"}))
         return recommender.listed(requests)
     except RequestError as wrong:
         for index, request in enumerate(requests):  # find the row

@@ -11,7 +11,7 @@ from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.log import get_logger, progress
 from minionerec.metrics.results import RecommenderResults
 from minionerec.metrics.tables import format_metrics_table
-from minionerec.pipeline.config.reports import LEVELS, ReportConfig
+from minionerec.pipeline.config.reports import ReportConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import STAGES, StageResult
 from minionerec.reports import sections
@@ -60,17 +60,14 @@ def run_report(config: ReportConfig) -> StageResult:
     if not up_to_date:
         with stage.work() as work:
             local = stage.config
-            first = local.level or ("sid" if local.sids else "item")
             results = read_results(
                 local.finished(),
                 EvaluationSet.read(local.corpus, local.split, local.protocol, local.items, local.sids),
                 seed=SEED,
                 resamples=local.resamples,
-                resample=local.resample,
-                levels=[first, *(level for level in LEVELS if level != first)] if local.sids else ["item"],
+                levels=["sid", "item"] if local.sids else ["item"],
                 ks=local.ks,
                 metrics=local.metrics,
-                headline=local.headline,
                 first=local.baseline,
                 reference=load_reference(local.reference) if local.reference else None,
                 ceiling=local.ceiling,

@@ -16,10 +16,10 @@ In YAML a list is a list and a mapping a mapping; on the command line they are w
 import argparse
 import copy
 import dataclasses
-import math
+import operator
 import os
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -34,12 +34,6 @@ from minionerec.core.values import convert, in_words, read_yaml, without_none
 
 C = TypeVar("C")
 logger = get_logger(__name__)
-
-_RENAMED = {
-    **dict.fromkeys(("moment", "moments", "tell_moments", "session_context"), "context"),
-    **{f"{name}_rows": f"{name}_examples" for name in ("eval", "max_eval", "loss", "shuffle", "valid")},
-}
-"""Former name of a setting → its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +176,6 @@ class StageConfig(Settings):
     kind: ClassVar[str] = ""
 
     output: str = setting("", "directory to write", required=True, affects_result=False)
-    restart: bool = setting(False, "delete an unfinished run of this output and begin again", affects_result=False)
 
     def deciding(self) -> dict[str, Any]:
         """Values that affect the result, by name: the settings declared so, and what a stage adds to them."""
@@ -247,12 +240,7 @@ def _decides(config: Any, field: Field[Any]) -> bool:
 def _lacks_owner(config: Any, field: Field[Any]) -> bool:
     """Whether a setting belongs to another that has its default."""
     owner = description(field).requires
-    return bool(owner) and any(field.name == owner and _is_default(config, field) for field in fields(config))
-
-
-def _is_default(config: Any, field: Field[Any]) -> bool:
-    """Whether a setting has its default."""
-    return bool(getattr(config, field.name) == default_of(field))
+    return bool(owner) and getattr(config, owner) == default_of(type(config).__dataclass_fields__[owner])
 
 
 def check_settings(config: Any) -> None:
@@ -270,8 +258,11 @@ def check_settings(config: Any) -> None:
             except ConfigError as error:
                 problems += error.lines()
         value = getattr(config, field.name)
-        if _lacks_owner(config, field) and not _is_default(config, field):
-            problems.append(_without_owner(field.name, value, described.requires, getattr(config, described.requires)))
+        if _lacks_owner(config, field) and value != default_of(field):
+            owner, default = described.requires, getattr(config, described.requires)
+            word = str(default).lower() if isinstance(default, bool) else shown(default) if default else "empty"
+            flag = f"--{owner} true" if default is False else f"--{owner}"
+            problems.append(f"{field.name} is {shown(value)}, but {owner} is {word}; give {flag}, or leave it out.")
         else:
             problems += _value_problems(field, value)
     if problems:
@@ -283,7 +274,8 @@ def _value_problems(field: Field[Any], value: Any) -> Iterator[str]:
     described = description(field)
     if described.required and not value and value != 0:
         yield f"{field.name} is empty; give --{field.name}: {described.help}."
-    for entry in value if isinstance(value, list | Mapping) else [value]:
+    entries = value if isinstance(value, list | Mapping) else [value]
+    for entry in entries:
         if described.known and entry is not None and entry not in described.known:
             known = ", ".join(str(word) for word in described.known if word)
             yield f"unknown {field.name} {shown(entry)}; known: {known}."
@@ -292,9 +284,14 @@ def _value_problems(field: Field[Any], value: Any) -> Iterator[str]:
             f"{field.name} is {shown(value)}, but outputs are written on this machine. Give a local folder, and copy "
             "it there afterwards."
         )
-    for name, number in _entries_of(field.name, value):
-        if isinstance(number, int | float) and not isinstance(number, bool) and not _in_range(number, described):
-            yield f"{name} is {number}; it must be {_range_in_words(described)}."
+    bounds = _bounds(described)
+    named = {f"{field.name} {key}": entry for key, entry in value.items()} if isinstance(value, Mapping) else {}
+    for name, number in named.items() or ((field.name, entry) for entry in entries):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        if not all(is_inside(number, bound) for _, bound, is_inside in bounds):
+            allowed = " and ".join(f"{word} {bound:g}" for word, bound, _ in bounds)
+            yield f"{name} is {number}; it must be {allowed}."
 
 
 def _at_home(name: str, value: Any, inside: bool = False) -> Any:
@@ -316,36 +313,15 @@ def _at_home(name: str, value: Any, inside: bool = False) -> Any:
     return expanded
 
 
-def _without_owner(name: str, value: Any, owner: str, default: Any) -> str:
-    """The message that a setting means nothing while the one that it belongs to has its default."""
-    word = str(default).lower() if isinstance(default, bool) else shown(default) if default else "empty"
-    flag = f"--{owner} true" if default is False else f"--{owner}"
-    return f"{name} is {shown(value)}, but {owner} is {word}; give {flag}, or leave {name} out."
-
-
-def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
-    """A value, or the entries of a list or mapping, each with its name in messages."""
-    if isinstance(value, Mapping):
-        return [(f"{name} {key}", entry) for key, entry in value.items()]
-    return [(name, entry) for entry in (value if isinstance(value, list) else [value])]
-
-
-def _in_range(value: float, described: Description) -> bool:
-    return (
-        (described.least is None or value >= described.least)
-        and (described.above is None or value > described.above)
-        and (described.most is None or value <= described.most)
-        and (described.below is None or value < described.below)
-        and not math.isnan(value)
+def _bounds(described: Description) -> list[tuple[str, float, Callable[[float, float], bool]]]:
+    """The bounds of a number: each in words, its value, and the comparison that holds inside of it."""
+    bounds = (
+        ("at least", described.least, operator.ge),
+        ("above", described.above, operator.gt),
+        ("at most", described.most, operator.le),
+        ("below", described.below, operator.lt),
     )
-
-
-def _range_in_words(described: Description) -> str:
-    low = "" if described.least is None else f"at least {described.least:g}"
-    low = low if described.above is None else f"above {described.above:g}"
-    high = "" if described.most is None else f"at most {described.most:g}"
-    high = high if described.below is None else f"below {described.below:g}"
-    return " and ".join(part for part in (low, high) if part)
+    return [(word, bound, is_inside) for word, bound, is_inside in bounds if bound is not None]
 
 
 def parse_settings(
@@ -376,7 +352,7 @@ def parse_settings(
     problems: list[str] = []
     if unknown:
         flags = [word[2:].partition("=")[0] for word in unknown if word.startswith("--")]
-        suggestions = "".join(_suggestion(flag, known, "--") for flag in flags)
+        suggestions = "".join(did_you_mean(flag, known) for flag in flags)
         problems.append(f"unrecognized arguments: {' '.join(unknown)}.{suggestions} See --help.")
     flag_values = vars(parsed)
     file = flag_values.pop("config", None)
@@ -425,7 +401,7 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
     problems: list[str] = []
     for key, value in values.items():
         if key not in known:
-            suggestion = _suggestion(key, known)
+            suggestion = did_you_mean(key, known)
             problems.append(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{suggestion}")
             continue
         try:
@@ -437,12 +413,6 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
             *problems, *(problem for key, value in typed.items() for problem in _value_problems(known[key], value))
         )
     return typed
-
-
-def _suggestion(key: object, known: Collection[str], dashes: str = "") -> str:
-    """The setting that an unknown one was renamed to, or that it is most like, as a sentence; "" for none."""
-    name = _RENAMED.get(str(key))
-    return f" {dashes}{key} is now {dashes}{name}." if name in known else did_you_mean(key, known)
 
 
 def settings_parser(config_class: type[Any], program: str = "", summary: str = "") -> CommandParser:

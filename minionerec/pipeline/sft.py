@@ -9,13 +9,9 @@ from datasets import Dataset
 from trl.trainer.sft_config import SFTConfig
 
 from minionerec.core.log import get_logger
-from minionerec.core.processes import world_size
 from minionerec.data.contexts import chosen_features
-from minionerec.data.order import default_buffer
-from minionerec.models.backbone.build import (
-    check_pretrained,
-    resolve_dtype,
-)
+from minionerec.data.corpus import Corpus
+from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.architectures import check_length
 from minionerec.models.decoding.titles import Titles
@@ -27,16 +23,15 @@ from minionerec.models.prompts.examples import (
     encode_completion,
     special_texts,
 )
-from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, load_wording, task_of
+from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, load_wording, task_of
 from minionerec.pipeline.config.training import SftConfig
 from minionerec.pipeline.stages import StageResult
-from minionerec.pipeline.training_run import TrainingRun, load_teacher, log_truncated, training_stage
+from minionerec.pipeline.training_run import StepPlan, TrainingRun, load_teacher, log_truncated, training_stage
 from minionerec.recommend.rankers.expert_fit import with_experts
 from minionerec.sid.table import SidTable
 from minionerec.training.examples import TrainingSet, training_set
 from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length
 from minionerec.training.rows import SftExamples, tokenise_examples
-from minionerec.training.sampling import sample_blocks
 from minionerec.training.sft import (
     SidSftTrainer,
     add_dropout,
@@ -45,20 +40,11 @@ from minionerec.training.sft import (
     scratch_backbone,
     show_bias,
 )
-from minionerec.training.trainer import (
-    plain_model,
-)
+from minionerec.training.trainer import plain_model
 
 logger = get_logger(__name__)
 
 _VALIDATED_EXAMPLES = 64  # validation examples of a batch, where memory decides how many are computed at a time
-
-
-def _held_out(bundle: Bundle, builder: ExampleBuilder) -> Dataset:
-    """The validation examples, tokenised."""
-    examples = builder.build(bundle.task, "valid")
-    columns, _ = tokenise_examples(bundle.tokenizer, examples, bundle.max_prompt_length)
-    return Dataset.from_dict(columns)
 
 
 def _check_lengths(bundle: Bundle, examples: TrainingSet, longest_completion: int) -> None:
@@ -75,7 +61,28 @@ def _check_lengths(bundle: Bundle, examples: TrainingSet, longest_completion: in
     check_length(bundle.model.config, trained, instead)
 
 
-def _say_examples(bundle: Bundle, lora_rank: int, examples: TrainingSet, counts: Mapping[str, int]) -> None:
+def _load_model(config: SftConfig, corpus: Corpus, table: SidTable, wording: Wording, generates_sids: bool) -> Any:
+    """The language model that is trained, and its tokenizer: a pretrained one, or one with random weights."""
+    if config.model == "scratch":
+        names = ("text_vocabulary", "seed", "hidden_size", "layers", "heads", "kv_heads", "inner_size")
+        shape: dict[str, Any] = {name: getattr(config, name) for name in names}
+        titles_only = list(config.tasks) == [NEXT_TITLE]
+        model: Any
+        model, tokenizer = scratch_backbone(corpus, table, wording, titles_only=titles_only, **shape)
+        return model.to(resolve_dtype(config.dtype)), tokenizer
+    if config.dropout:
+        logger.warning(
+            "dropout is %g, and %s is pretrained: a model that was trained without dropout loses most of what it "
+            "knows under it. Set dropout to 0 unless this one was trained with it.",
+            config.dropout,
+            config.model,
+        )
+    return pretrained_backbone(
+        config.model, corpus, table, wording, dtype=config.dtype, seed=config.seed, generated=generates_sids
+    )
+
+
+def _log_examples(bundle: Bundle, lora_rank: int, examples: TrainingSet, counts: Mapping[str, int]) -> None:
     logger.info(
         "Training %s%s parameters on %s, %s tokens of which %s have a loss.",
         f"adapters of rank {lora_rank} beside " if lora_rank else "",
@@ -93,36 +100,68 @@ def _say_examples(bundle: Bundle, lora_rank: int, examples: TrainingSet, counts:
         )
 
 
+def _make_trainer(
+    config: SftConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, examples: TrainingSet, plan: StepPlan
+) -> SidSftTrainer:
+    """The trainer, with its order of examples, validation sets and teacher."""
+    heldout = None
+    if run.validates:
+        held_out = builder.build(bundle.task, "valid")
+        heldout = Dataset.from_dict(tokenise_examples(bundle.tokenizer, held_out, bundle.max_prompt_length)[0])
+    args = SFTConfig(
+        **run.arguments(plan, config.select_by),
+        weight_decay=config.weight_decay,
+        per_device_train_batch_size=plan.per_device,
+        per_device_eval_batch_size=config.device_batch_size or _VALIDATED_EXAMPLES,
+        logging_steps=plan.eval_steps,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+    )
+    collator = TreeCollator(good_row_length(bundle.model), with_teacher=bool(config.teacher))
+    trainer = SidSftTrainer(
+        model=bundle.model,
+        args=args,
+        data_collator=collator,
+        train_dataset=examples.rows,
+        eval_dataset=heldout,
+        processing_class=bundle.tokenizer,
+        callbacks=[*run.early_stopping(), SetEpoch(collator)],
+        peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
+    )
+    trainer.order = run.block_order(len(examples), plan)
+    trainer.by_process = trainer.order is not None
+    show_bias(plain_model(trainer.model))
+    add_dropout(plain_model(trainer.model), config.dropout)
+    table = bundle.table
+    trie, numbers = Trie.build(table.codes, bundle.code_ids), table.sid_numbers
+    if bundle.task == NEXT_TITLE:
+        titles = Titles.of(bundle.tokenizer, builder)
+        trie, numbers = titles.trie, titles.sid_numbers
+    completion = encode_completion(bundle.tokenizer, [builder.completion(bundle.task, 0)])[0]
+    _check_lengths(bundle, examples, max(trie.levels, len(completion)))
+    trainer.validation = run.validation_set(bundle, builder, trie, numbers)
+    if config.teacher:
+        trainer.teacher = load_teacher(config.teacher, table, trie, bundle.wording.events, bundle.wording.context)
+        trainer.teacher_share = config.teacher_share
+    trainer.compile_blocks(round(config.epochs * plan.steps_per_epoch))
+    if not config.device_batch_size:
+        trainer.data_collator = collator.share
+        trainer.compute_in_parts(config.gradient_checkpointing)
+    return trainer
+
+
 @training_stage
 def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     """Train a checkpoint that generates the SIDs of a corpus."""
-    if config.model != "scratch":
-        check_pretrained(config.model)
     corpus = run.load_corpus()
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
-    wording, task = load_wording(config.wording), task_of(config.tasks)
-    wording = replace(wording, context=chosen_features(corpus, config.context))
-    if config.events and task == NEXT_SID:
+    task = task_of(config.tasks)
+    wording = replace(load_wording(config.wording), context=chosen_features(corpus, config.context))
+    if task == NEXT_SID:
         wording = replace(wording, events=tuple(corpus.event_names))
-    model: Any
-    if config.model == "scratch":
-        names = ("text_vocabulary", "seed", "hidden_size", "layers", "heads", "kv_heads", "inner_size")
-        settings: dict[str, Any] = {name: getattr(config, name) for name in names}
-        model, tokenizer = scratch_backbone(
-            corpus, table, wording, titles_only=list(config.tasks) == [NEXT_TITLE], **settings
-        )
-        model = model.to(resolve_dtype(config.dtype))
-    else:
-        if config.dropout:
-            logger.warning(
-                "dropout is %g, and %s is pretrained: a model that was trained without dropout loses most of what it "
-                "knows under it. Set dropout to 0 unless this one was trained with it.",
-                config.dropout,
-                config.model,
-            )
-        model, tokenizer = pretrained_backbone(
-            config.model, corpus, table, wording, dtype=config.dtype, seed=config.seed, generated=task == NEXT_SID
-        )
+    model, tokenizer = _load_model(config, corpus, table, wording, generates_sids=task == NEXT_SID)
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
     bundle = Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=task)
     maker = SftExamples(
@@ -140,56 +179,15 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     )
     with run.work.phase("load"):
         examples = training_set(maker, run.rows)
-    counts: dict[str, Any] = {"tokens": examples.total("tokens"), "losses": examples.total("losses")}
-    counts["truncated_prompts"] = examples.total("truncated")
-    counts["truncated_completions"] = examples.total("truncated_completions") + sum(
-        text.truncated for text in maker.texts.values()
-    )
-    _say_examples(bundle, config.lora_rank, examples, counts)
-    plan = run.plan_steps(len(examples), "rows")
-    heldout = _held_out(bundle, builder) if run.validates else None
-    args = SFTConfig(
-        **run.arguments(plan, config.select_by),
-        weight_decay=config.weight_decay,
-        per_device_train_batch_size=plan.per_device,
-        per_device_eval_batch_size=config.device_batch_size or _VALIDATED_EXAMPLES,
-        logging_steps=plan.eval_steps,
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=False,
-    )
-    collator = TreeCollator(good_row_length(model), with_teacher=bool(config.teacher))
-    trainer = SidSftTrainer(
-        model=model,
-        args=args,
-        data_collator=collator,
-        train_dataset=examples.rows,
-        eval_dataset=heldout,
-        processing_class=tokenizer,
-        callbacks=[*run.early_stopping(), SetEpoch(collator)],
-        peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
-    )
-    shuffled = default_buffer(len(examples))
-    if shuffled:
-        trainer.order = sample_blocks(len(examples), shuffled, world_size(), plan.per_device, config.seed)
-    trainer.by_process = bool(shuffled)
-    show_bias(plain_model(trainer.model))
-    add_dropout(plain_model(trainer.model), config.dropout)
-    trie, numbers = Trie.build(table.codes, bundle.code_ids), table.sid_numbers
-    if task == NEXT_TITLE:
-        titles = Titles.of(tokenizer, builder)
-        trie, numbers = titles.trie, titles.sid_numbers
-    completion = encode_completion(tokenizer, [builder.completion(task, 0)])[0]
-    _check_lengths(bundle, examples, max(trie.levels, len(completion)))
-    trainer.validation = run.validation_set(bundle, builder, trie, numbers)
-    if config.teacher:
-        trainer.teacher = load_teacher(config.teacher, table, trie, wording.events, wording.context)
-        trainer.teacher_share = config.teacher_share
-    trainer.compile_blocks(round(config.epochs * plan.steps_per_epoch))
-    if not config.device_batch_size:
-        trainer.data_collator = collator.share
-        trainer.compute_in_parts(config.gradient_checkpointing)
+    counts: dict[str, Any] = {
+        "tokens": examples.total("tokens"),
+        "losses": examples.total("losses"),
+        "truncated_prompts": examples.total("truncated"),
+        "truncated_completions": examples.total("truncated_completions")
+        + sum(text.truncated for text in maker.texts.values()),
+    }
+    _log_examples(bundle, config.lora_rank, examples, counts)
+    trainer = _make_trainer(config, run, bundle, builder, examples, run.plan_steps(len(examples), "rows"))
     run.train(trainer)
     if builder.truncated_texts:
         logger.info(
@@ -204,6 +202,4 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
             "Experts are left out: the examples that their weights would be fitted on were trained on. Give --splits "
             "train."
         )
-    result = run.finish(trainer, bundle, counts, complete)
-    run.drop_rows()
-    return result
+    return run.finish(trainer, bundle, counts, complete)

@@ -51,35 +51,29 @@ class Judged:
     fitted: bool = False
 
 
+def _table(rows: Sequence[Mapping[str, str]], text_columns: int = 1) -> Table:
+    """A table of rows by header."""
+    return Table(list(rows[0]), [list(row.values()) for row in rows], text_columns=text_columns)
+
+
 def overview(judged: Mapping[str, Judged]) -> Section:
     """The summary: codes, unique SIDs and bits per item, one row per table."""
     rows = []
     for name, entry in judged.items():
         measures, counts = entry.measures, entry.measures.collisions
         rows.append(
-            [
-                name,
-                entry.report["method"],
-                "/".join(str(use.used) for use in measures.levels),
-                f"{counts.unique:,}",
-                f"{counts.identified_items:,}",
-                number(measures.prefixes[0].variance_left),
-                percent(measures.prefixes[0].next_hits),
-                percent(measures.prefixes[-1].next_hits),
-                f"{measures.bits_per_item:.3f}",
-            ]
+            {
+                "Table": name,
+                "Method": entry.report["method"],
+                "Codes used": "/".join(str(use.used) for use in measures.levels),
+                "Unique SIDs": f"{counts.unique:,}",
+                "Items with unique SID": f"{counts.identified_items:,}",
+                "Residual variance, code 1": number(measures.prefixes[0].variance_left),
+                f"Next code 1 in {HITS}": percent(measures.prefixes[0].next_hits),
+                f"Next SID in {HITS}": percent(measures.prefixes[-1].next_hits),
+                "Bits per item": f"{measures.bits_per_item:.3f}",
+            }
         )
-    headers = [
-        "Table",
-        "Method",
-        "Codes used",
-        "Unique SIDs",
-        "Items with unique SID",
-        "Residual variance, code 1",
-        f"Next code 1 in {HITS}",
-        f"Next SID in {HITS}",
-        "Bits per item",
-    ]
     first = next(iter(judged.values())).measures
     items = first.collisions.items
     text = (
@@ -89,41 +83,35 @@ def overview(judged: Mapping[str, Judged]) -> Section:
         f"{first.popular_bits:.2f} ({next(iter(judged))})."
     )
     favoured = [f"{name}: {_FITTED}." for name, entry in judged.items() if entry.fitted]
-    return Section("Summary", [text, Table(headers, rows, text_columns=2), *favoured])
+    return Section("Summary", [text, _table(rows, text_columns=2), *favoured])
 
 
 def levels(judged: Mapping[str, Judged]) -> Section:
     """The use of codes at each level."""
-    rows = []
-    for name, entry in judged.items():
-        for use in entry.measures.levels:
-            rows.append(
-                [
-                    name,
-                    use.level,
-                    MISSING if use.size is None else str(use.size),
-                    str(use.used),
-                    f"{use.perplexity:.1f}",
-                    f"{use.entropy_bits:.2f}",
-                    f"{use.largest:,}",
-                    percent(use.error),
-                ]
-            )
-    headers = ["Table", "Level", "Codes", "Used", "Perplexity", "Entropy, bits", "Largest", "Error"]
+    rows = [
+        {
+            "Table": name,
+            "Level": use.level,
+            "Codes": MISSING if use.size is None else str(use.size),
+            "Used": str(use.used),
+            "Perplexity": f"{use.perplexity:.1f}",
+            "Entropy, bits": f"{use.entropy_bits:.2f}",
+            "Largest": f"{use.largest:,}",
+            "Error": percent(use.error),
+        }
+        for name, entry in judged.items()
+        for use in entry.measures.levels
+    ]
     note = (
         "Error is the share of the variance of the quantised vectors (of items, or an autoencoder's latent ones) that "
         "the levels up to this one leave unexplained. Codes and error need the codebooks."
     )
-    blocks: list[Block] = [Table(headers, rows, text_columns=2), note]
+    blocks: list[Block] = [_table(rows, text_columns=2), note]
     if plots.available():
-        depth = max(len(entry.measures.levels) for entry in judged.values())
+        by_name = {name: entry.measures.levels for name, entry in judged.items()}
+        depth = max(map(len, by_name.values()))
         uses = [
-            {
-                name: entry.measures.levels[level].use
-                for name, entry in judged.items()
-                if level < len(entry.measures.levels)
-            }
-            for level in range(depth)
+            {name: used[level].use for name, used in by_name.items() if level < len(used)} for level in range(depth)
         ]
         blocks.append(Figure(plots.use_curves(uses), "Items per used code, codes sorted by use; logarithmic scale."))
     return Section("Use of each level", blocks)
@@ -135,70 +123,45 @@ def collisions(judged: Mapping[str, Judged]) -> Section:
     for name, entry in judged.items():
         resolution = entry.report["collisions"]
         for when in ("before", "after"):
-            counts = resolution[when]
-            is_first = when == "before"
+            counts, is_first = resolution[when], when == "before"
             rows.append(
-                [
-                    name,
-                    when,
-                    f"{counts['unique']:,}",
-                    f"{counts['items'] - counts['sharing_items']:,}",
-                    percent(counts["sharing_rate"]),
-                    percent(counts["surplus_rate"]),
-                    f"{counts['largest_bucket']:,}",
-                    "" if is_first else resolution["method"],
-                    "" if is_first else f"{resolution['moved']:,}",
-                    "" if is_first else number(resolution["distance_paid"]),
-                ]
+                {
+                    "Table": name,
+                    "When": when,
+                    "Unique SIDs": f"{counts['unique']:,}",
+                    "Items with unique SID": f"{counts['items'] - counts['sharing_items']:,}",
+                    "Sharing rate": percent(counts["sharing_rate"]),
+                    "Surplus rate": percent(counts["surplus_rate"]),
+                    "Largest bucket": f"{counts['largest_bucket']:,}",
+                    "Method": "" if is_first else resolution["method"],
+                    "SIDs changed": "" if is_first else f"{resolution['moved']:,}",
+                    "Added distance": "" if is_first else number(resolution["distance_paid"]),
+                }
             )
-    headers = [
-        "Table",
-        "When",
-        "Unique SIDs",
-        "Items with unique SID",
-        "Sharing rate",
-        "Surplus rate",
-        "Largest bucket",
-        "Method",
-        "SIDs changed",
-        "Added distance",
-    ]
     note = (
         'Two readings of "collision rate": the sharing rate is the share of items that share their SID with another, '
         "the surplus rate (items - unique SIDs) / items. The added distance is the sum over moved items of the squared "
         "distance to their codes, after minus before."
     )
-    return Section("Collisions", [Table(headers, rows, text_columns=2), note])
+    return Section("Collisions", [_table(rows, text_columns=2), note])
 
 
 def prefixes(judged: Mapping[str, Judged]) -> Section:
     """Similarity of the items of a prefix, and predictability of the next prefix, by length."""
-    rows = []
-    for name, entry in judged.items():
-        for measures in entry.measures.prefixes:
-            rows.append(
-                [
-                    name,
-                    str(measures.length),
-                    f"{measures.prefixes:,}",
-                    percent(measures.grouped_items),
-                    percent(measures.variance_left),
-                    number(measures.word_purity),
-                    number(measures.buyer_purity, 4),
-                    percent(measures.next_hits),
-                    percent(measures.popular_hits),
-                ]
-            )
-    headers = [
-        "Table",
-        "Length",
-        "Prefixes",
-        "Items sharing the prefix",
-        "Residual variance",
-        "Word purity",
-        "Buyer purity",
-        f"Next prefix in {HITS}",
-        "By popularity",
+    rows = [
+        {
+            "Table": name,
+            "Length": str(measures.length),
+            "Prefixes": f"{measures.prefixes:,}",
+            "Items sharing the prefix": percent(measures.grouped_items),
+            "Residual variance": percent(measures.variance_left),
+            "Word purity": number(measures.word_purity),
+            "Buyer purity": number(measures.buyer_purity, 4),
+            f"Next prefix in {HITS}": percent(measures.next_hits),
+            "By popularity": percent(measures.popular_hits),
+        }
+        for name, entry in judged.items()
+        for measures in entry.measures.prefixes
     ]
     chance = next(iter(judged.values())).measures
     note = (
@@ -209,7 +172,7 @@ def prefixes(judged: Mapping[str, Judged]) -> Section:
         "the prefix of the history's last item, by counts over other users' examples; it is easier with few prefixes, "
         "so compare it with the next column."
     )
-    return Section("Prefixes", [Table(headers, rows), note])
+    return Section("Prefixes", [_table(rows), note])
 
 
 def buckets(judged: Mapping[str, Judged], titles: Sequence[str], count: int, seed: int) -> Section:
@@ -238,8 +201,8 @@ def buckets(judged: Mapping[str, Judged], titles: Sequence[str], count: int, see
     return Section("Example buckets", [note, *blocks])
 
 
-NAME = "sid_report"
-HTML_FILE, JSON_FILE = f"{NAME}.html", "diagnostics.json"
+TITLE = "Semantic IDs"
+HTML_FILE, JSON_FILE = "sid_report.html", "diagnostics.json"
 
 
 def run_sid_report(config: SidReportConfig) -> StageResult:
@@ -259,9 +222,7 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
         with stage.work() as work:
             corpus = Corpus.load(stage.config.corpus)
             counts: dict[str, Any] = {}
-            judged = judge(
-                stage.config.tables, corpus, make_vectors(corpus, VectorSource(stage.config.encoder, seed=SEED), counts)
-            )
+            judged = judge(stage.config.tables, corpus, make_vectors(corpus, VectorSource(seed=SEED), counts))
             titles = corpus.items["title"].fillna("").astype(str).tolist()
             parts = [
                 overview(judged),
@@ -276,7 +237,7 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
                 name: to_plain(asdict(entry.measures)) | {"fitted": entry.fitted} for name, entry in judged.items()
             }
             with work.finish(seed=SEED, counts=counts) as folder:
-                (folder / HTML_FILE).write_text(render_page(config.title, lead, parts), encoding="utf-8")
+                (folder / HTML_FILE).write_text(render_page(TITLE, lead, parts), encoding="utf-8")
                 write_json(folder / JSON_FILE, measures)
     output = stage.output
     measures = read_json(output / JSON_FILE)

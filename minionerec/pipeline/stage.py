@@ -17,12 +17,9 @@ The rules are the same everywhere:
 
 - The output is up to date when it was made from the same settings that affect the result and from inputs of the same
   content, and none of its files was changed since. Then nothing is done.
-- An input that was edited by hand after it was written is an error that names the file, and so is one that changes
-  while a run reads it: its content is compared again before the output is finished, by a training before it begins.
-- An interrupted run is resumed from `OUTPUT.partial`. With other settings or inputs than it began with it is refused,
-  naming what differs, until `restart` deletes the unfinished run.
-- What an unfinished run has saved may depend on how it was launched (its processes, its device). Another launch is
-  refused then, naming both.
+- An interrupted run is resumed from `OUTPUT.partial`. With other settings or inputs than it began with, or in a launch
+  that its saved state does not fit, it is refused, naming what differs, until that folder is deleted.
+- An input that was edited by hand, or that changes while a run reads it, is an error that names the file.
 - Two runs of one output: the second is refused. Two stages of one process, in threads: the second waits for the first.
 - An output that is something else (an artefact of another kind, a user's folder, an input of the run) is not replaced.
 - Time and memory are written beside the output (`minionerec.core.records`), by phase: `with work.phase("train"):`.
@@ -144,7 +141,7 @@ class Stage(Generic[C]):
         manifest = read_manifest(self.output)
         if (manifest["kind"], manifest.get("settings")) != (self.kind, self.settings):
             return None
-        if _hashes(manifest["inputs"]) != _hashes(input_record(self.inputs)):
+        if hashes_of(manifest["inputs"]) != hashes_of(input_record(self.inputs)):
             return None
         changed = changed_file(self.output)
         if changed is not None:
@@ -192,14 +189,14 @@ class Stage(Generic[C]):
         """
         folders = (self.partial, self.finished) if self.output.name else ()  # an output "." is refused later
         folder = next((path for path in folders if (path / RECORD_FILE).is_file()), None)
-        if folder is None or self.config.restart or self._differences(folder, _hashes(input_record(self.inputs))):
+        if folder is None or self._differences(folder, hashes_of(input_record(self.inputs))):
             return  # differences are reported later
         saved = saved_launch(folder)
         current = {name: launch.get(name) for name in saved}
         if saved != current:
             raise ConfigError(
                 f"{folder}: was written by {launch_in_words(saved)}, and cannot be continued by "
-                f"{launch_in_words(current)}. Launch it as it was, choose another output, or give --restart true to "
+                f"{launch_in_words(current)}. Launch it as it was, choose another output, or delete that folder to "
                 "begin again."
             )
 
@@ -218,10 +215,14 @@ class Stage(Generic[C]):
             ArtefactError: If the output cannot be written, or would replace something else.
         """
         with locked(self.output, self.kind), _alone():
-            if is_main_process():
-                self._check_output()
+            output = self.output.resolve()
+            for name, path in self.inputs.items():
+                if path.resolve().is_relative_to(output):
+                    raise ArtefactError(
+                        f"{self.output}: is read as {name}, so it cannot be the output. Choose another."
+                    )
             states, records = _states(self.inputs), input_record(self.inputs)
-            hashes = _hashes(records)
+            hashes = hashes_of(records)
             if is_main_process():
                 self._prepare(hashes)
                 self._log_replaced(hashes)
@@ -234,24 +235,16 @@ class Stage(Generic[C]):
             finally:
                 work.keep()
 
-    def _check_output(self) -> None:
-        output = self.output.resolve()
-        for name, path in self.inputs.items():
-            if output == path.resolve() or output in path.resolve().parents:
-                raise ArtefactError(f"{self.output}: is read as {name}, so it cannot be the output. Choose another.")
-
     def _prepare(self, hashes: Mapping[str, str]) -> None:
         """Keep at most one unfinished run: the one to resume, or a finished one that is to be extended."""
-        if self.config.restart:
-            shutil.rmtree(self.partial, ignore_errors=True)
-        elif (self.partial / RECORD_FILE).is_file():
+        if (self.partial / RECORD_FILE).is_file():
             differences = self._differences(self.partial, hashes)
             if differences and self._is_done(self.partial):
                 shutil.rmtree(self.partial, ignore_errors=True)
             elif differences:
                 raise ConfigError(
                     f"{self.partial}: holds an unfinished run that differs in {', '.join(differences)}. Resume it with "
-                    "the old settings, choose another output, or give --restart true to delete it."
+                    "the old settings, choose another output, or delete that folder to begin again."
                 )
         elif (self.finished / RECORD_FILE).is_file() and not self._differences(self.finished, hashes):
             shutil.rmtree(self.partial, ignore_errors=True)
@@ -287,10 +280,10 @@ class Stage(Generic[C]):
         if not is_artefact(self.output):
             return False
         manifest, record = read_manifest(self.output), _read_record(folder)
-        return bool((record["settings"], record["inputs"]) == (manifest.get("settings"), _hashes(manifest["inputs"])))
+        return bool((record["settings"], record["inputs"]) == (manifest.get("settings"), hashes_of(manifest["inputs"])))
 
 
-def _hashes(records: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def hashes_of(records: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Name of each input to the hash of its content, from the records of a manifest."""
     return {name: record["sha256"] for name, record in records.items()}
 
@@ -389,8 +382,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
         reason = ""
     if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in ("settings", "inputs")):
         raise ConfigError(
-            f"{folder / RECORD_FILE}: does not hold settings and inputs of the unfinished run{reason}. Give --restart "
-            "true to delete it."
+            f"{folder / RECORD_FILE}: does not hold settings and inputs of the unfinished run{reason}. Delete the "
+            "folder to begin again."
         )
     return record
 
@@ -428,7 +421,7 @@ class Work(Clock):
         """The folder for files that must survive a kill; it exists once this was first read."""
         if not self._open:
             if is_main_process():  # a resumed run may have been extended
-                content = {"stage": self.stage.name, "settings": self.stage.settings, "inputs": _hashes(self.read)}
+                content = {"stage": self.stage.name, "settings": self.stage.settings, "inputs": hashes_of(self.read)}
                 write_json(self.stage.partial / RECORD_FILE, content)
             wait_for_everyone()
             self._open = True

@@ -41,7 +41,6 @@ from minionerec.training.catalogue.windows import (
     held_out_windows,
     older_sids,
     read_windows,
-    seen_sids,
     some_rows,
     target_counts,
     window_items,
@@ -209,8 +208,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         check_lengths(table.codes)
         columns = fit_columns(corpus.items, corpus.roles, config.item_columns, corpus.popularity() > 0)
     folder = run.rows
-    with_events = config.events if started is None else bool(started.wording.events)
-    with_events = with_events and bool(corpus.event_names)
+    with_events = bool(corpus.event_names if started is None else started.wording.events)
     if is_main_process():
         write_windows(corpus, table, config.recency, folder, features, with_events)
     wait_for_everyone()
@@ -227,7 +225,6 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         vectors=config.vectors,
         vector_width=config.vector_width,
         columns=columns,
-        events=config.events,
         context=features,
         reach=config.reach,
         experts=config.experts,
@@ -280,8 +277,6 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         targets = target_counts(windows, bundle.table.n_unique)
         trainer.sampler = Sampler(targets, config.negatives)
         keep_from_torch(model)
-    if not config.unseen_negatives:
-        trainer.candidates = torch.from_numpy(seen_sids(windows, bundle.table.n_unique))
     if config.beta:
         trainer.beta = config.beta
         reference: Any = copy.deepcopy(model)
@@ -309,6 +304,4 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     counts |= _weigh(trained, windows, heldout, features, chosen)
     if run.validates and (gains := input_gains(trained, heldout, [feature.name for feature in features])):
         counts["inputs"] = gains
-    result = run.finish(trainer, bundle, counts)
-    run.drop_rows()
-    return result
+    return run.finish(trainer, bundle, counts)

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from transformers import (
     EarlyStoppingCallback,
-    PreTrainedModel,
     Trainer,
     TrainerCallback,
     TrainerControl,
@@ -48,6 +47,7 @@ from minionerec.core.processes import (
 )
 from minionerec.data.contexts import RequestFeature
 from minionerec.data.corpus import Corpus
+from minionerec.data.order import default_buffer
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
 from minionerec.models.backbone.card import CARD_FILE, model_card
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -61,6 +61,7 @@ from minionerec.pipeline.stages import StageResult
 from minionerec.sid.table import SidTable
 from minionerec.training.distillation import SoftTargets, Teacher, soft_targets
 from minionerec.training.rows import validation_set
+from minionerec.training.sampling import EpochSampler, sample_blocks
 from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
@@ -72,28 +73,6 @@ from minionerec.training.trainer import (
 )
 
 logger = get_logger(__name__)
-
-# The arithmetic of batches: examples to optimiser steps.
-
-
-def accumulation_steps(total: int, per_device: int, processes: int, names: str) -> int:
-    """Micro-batches an optimiser step.
-
-    Args:
-        total: Examples (or prompts) an optimiser step, over all devices.
-        per_device: Examples (or prompts) that a device computes at a time.
-        processes: Number of devices.
-        names: The two settings' names, for the message.
-
-    Raises:
-        ConfigError: If they do not divide.
-    """
-    at_once = per_device * processes
-    if total < 1 or per_device < 1 or total % at_once:
-        raise ConfigError(
-            f"{names}: {total} is no multiple of {per_device} x {processes} device(s) = {at_once}; change one of them."
-        )
-    return total // at_once
 
 
 @dataclass(frozen=True)
@@ -115,42 +94,28 @@ class StepPlan:
     total: int
 
 
-def batch_of(total: int, per_device: int, names: tuple[str, str]) -> tuple[int, int, int]:
-    """Examples an optimiser step over all devices, those of a trainer's batch on a device, and batches a step.
+def batch_of(config: RunConfig) -> tuple[int, int]:
+    """Examples (or prompts) of a trainer's batch on a device, and batches an optimiser step.
 
-    Args:
-        total: Examples (or prompts) an optimiser step, over all devices.
-        per_device: Examples (or prompts) that a device computes at a time; 0 for its whole share of a step.
-        names: The two settings' names, for the message.
+    Where the settings do not say how many a device computes at a time, the batch is its whole share of a step.
 
     Raises:
         ConfigError: If they do not divide by the number of processes of this launch.
     """
-    both = " and ".join(names)
-    per_device = per_device or accumulation_steps(total, 1, world_size(), both)
-    return total, per_device, accumulation_steps(total, per_device, world_size(), both)
+    total, at_a_time = config.batch_sizes
+    per_device, processes = at_a_time or 1, world_size()
+    if total % (per_device * processes):
+        raise ConfigError(
+            f"{' and '.join(config.batch)}: {total} is no multiple of {per_device} x {processes} device(s) = "
+            f"{per_device * processes}; change one of them."
+        )
+    return (at_a_time, total // (at_a_time * processes)) if at_a_time else (total // processes, 1)
 
 
 def log_truncated(prompts: int) -> None:
     """Log how many prompts lost their first tokens, if any."""
     if prompts:
         logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts:,}")
-
-
-# Effect of the weights' dtype on small steps, and where bfloat16 is computed.
-
-
-def check_deepspeed_precision(mixed_bf16: bool) -> None:
-    """Check that a launch of DeepSpeed supports the requested precision.
-
-    Raises:
-        ConfigError: If it is to compute in bfloat16 and there is no GPU, which transformers does not do.
-    """
-    if mixed_bf16 and not torch.cuda.is_available():
-        raise ConfigError(
-            "mixed_bf16 is true, but DeepSpeed computes in bfloat16 on GPUs alone. Give --mixed_bf16 false --dtype "
-            "float32, or launch without DeepSpeed."
-        )
 
 
 def warn_of_rounding(trainer: Trainer) -> None:
@@ -163,12 +128,6 @@ def warn_of_rounding(trainer: Trainer) -> None:
             str(dtype).removeprefix("torch."),
             trainer.args.learning_rate,
         )
-
-
-# Trackers that a training reports to (TensorBoard, Weights & Biases, MLflow, …), by the trainer's own `report_to`.
-
-PROJECT = "minionerec"
-_BY_ENVIRONMENT = "TENSORBOARD_LOGGING_DIR"
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -186,19 +145,17 @@ def check_trackers(names: Sequence[str]) -> None:
         raise ConfigError(f"report_to is {' '.join(names)}: {error}") from None
 
 
-def set_log_folder(callbacks: Iterable[Any], output: str) -> None:
+def set_log_folder(trainer: Trainer, output: str) -> None:
     """Let TensorBoard write into `OUTPUT.tensorboard`, which outlives the run, unless its own variable names a folder.
 
     Args:
-        callbacks: The trainer's.
+        trainer: The trainer.
         output: The stage's output.
     """
-    if os.environ.get(_BY_ENVIRONMENT):
-        return
     from transformers.integrations.integration_utils import TensorBoardCallback
 
-    for callback in callbacks:
-        if isinstance(callback, TensorBoardCallback):
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, TensorBoardCallback) and not os.environ.get("TENSORBOARD_LOGGING_DIR"):
             callback.logging_dir = f"{output}.tensorboard"
 
 
@@ -207,10 +164,6 @@ LOG_FILE = "training_log.json"
 _VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu", "train_loss")
 EXTENDED = "extended"
 """In a manifest's counts: epochs that the run was first made for, and the steps that it made so."""
-
-
-# The end of a training stage: the best weights as a checkpoint, with its metrics.
-
 _BEST = ("eval_loss", "eval_ndcg@10", "eval_hr@10", "eval_hr@1", "eval_reward@10")
 _METRICS = {"loss": "eval_loss", "ndcg": "eval_ndcg@10", "reward": "eval_reward@10"}
 
@@ -253,9 +206,6 @@ def keep_start_if_better(run: "TrainingRun", trainer: RankingEvaluation, checkpo
         state.best_global_step, state.best_metric = 0, start
 
 
-# Trainers' checkpoints: which of them a kill left whole.
-
-
 def newest_whole_checkpoint(folder: Path, draws: bool = True) -> str | None:
     """The newest `checkpoint-N` that was written to its end.
 
@@ -285,22 +235,16 @@ def _torn_file(checkpoint: Path, draws: bool) -> str | None:
         return "the optimiser's state is missing"
     if not list(checkpoint.glob("*.safetensors")):
         return "the weights are missing"
-    state = _object_in(checkpoint / "trainer_state.json") or {}  # is written last
-    if "global_step" not in state:
+    try:
+        state = read_json(checkpoint / "trainer_state.json")  # is written last
+    except ArtefactError:
+        state = None
+    if not isinstance(state, dict) or "global_step" not in state:
         return "trainer_state.json is missing or damaged"
     best = best_checkpoint(checkpoint, state.get("best_model_checkpoint"))
     if best is not None and not list(best.glob("*.safetensors")):
         return f"its best, {best.name}, is missing"
     return None
-
-
-def _object_in(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None where it holds none."""
-    try:
-        content = read_json(path)
-    except ArtefactError:
-        return None
-    return content if isinstance(content, dict) else None
 
 
 C = TypeVar("C", bound=RunConfig)
@@ -361,11 +305,6 @@ class TrainingRun(TrainerCallback):
         """Folder of the training examples."""
         return self.folder / _ROWS
 
-    def drop_rows(self) -> None:
-        """Remove the training examples from the state of a finished run, to keep it small."""
-        if is_main_process():
-            shutil.rmtree(self.work.stage.finished / _ROWS, ignore_errors=True)
-
     @cached_property
     def checkpoint(self) -> str | None:
         """The newest whole checkpoint of an unfinished run, to continue from; None to begin."""
@@ -392,7 +331,7 @@ class TrainingRun(TrainerCallback):
         """
         config = self.config
         in_parts = "" if config.batch_sizes[1] else ", in parts that fit its memory,"
-        total, per_device, accumulation = batch_of(*config.batch_sizes, config.batch)
+        total, (per_device, accumulation) = config.batch_sizes[0], batch_of(config)
         steps = math.ceil(count / total)
         plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
         logger.info(
@@ -442,7 +381,7 @@ class TrainingRun(TrainerCallback):
             "logging_nan_inf_filter": False,  # it would write the mean of earlier losses for one that is no number
             "report_to": list(config.report_to),
             "run_name": config.output,
-            "project": PROJECT,
+            "project": "minionerec",
             "dataloader_pin_memory": torch.cuda.is_available(),
         }
         if self.validates:
@@ -454,6 +393,11 @@ class TrainingRun(TrainerCallback):
                 "greater_is_better": select_by != "loss",
             }
         return arguments
+
+    def block_order(self, count: int, plan: StepPlan) -> EpochSampler | None:
+        """Order of as many examples where they are too many to be shuffled as a whole, else None."""
+        size = default_buffer(count)
+        return sample_blocks(count, size, world_size(), plan.per_device, self.config.seed) if size else None
 
     def early_stopping(self) -> list[TrainerCallback]:
         """The callback that ends the run after `patience` validations without a better one, where there is one."""
@@ -558,7 +502,7 @@ class TrainingRun(TrainerCallback):
         trainer.add_callback(self)
         replace_printer(trainer)
         trainer.clock = self.work
-        set_log_folder(trainer.callback_handler.callbacks, self.config.output)
+        set_log_folder(trainer, self.config.output)
         self._keep_launch(trainer)
         self._keep_schedule(trainer.args)
         with self.work.phase("train"):
@@ -600,7 +544,10 @@ class TrainingRun(TrainerCallback):
             counts |= {"best_step": state.best_global_step, "best": best}
         if not is_main_process():
             return _result(self.work.stage.output, counts)
-        trained = replace(bundle, model=_merged_model(trainer.accelerator.unwrap_model(trainer.model)))
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if plain_model(model) is not model:  # its low-rank updates are added to its weights
+            model = model.merge_and_unload()
+        trained = replace(bundle, model=model)
         if complete is not None:
             with self.work.phase("experts"):
                 trained, further = complete(trained)
@@ -617,6 +564,7 @@ class TrainingRun(TrainerCallback):
                 )
                 (folder / CARD_FILE).write_text(card, encoding="utf-8")
             (folder / LOG_FILE).write_text(training_log(log), encoding="utf-8")
+        shutil.rmtree(self.work.stage.finished / _ROWS, ignore_errors=True)  # the kept state stays small
         if self.validates:
             figures = ", ".join(f"{name.removeprefix('eval_')} {value:.4f}" for name, value in best.items())
             logger.info("Best step %d of %d: %s.", state.best_global_step, state.global_step, figures)
@@ -646,11 +594,14 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
         if (manifest := stage.current()) is not None:
             return _result(stage.output, manifest["counts"], up_to_date=True)
         check_trackers(config.report_to)
-        batch_of(*config.batch_sizes, config.batch)
+        batch_of(config)
         check_launcher(config.mixed_bf16)
         stage.check_launch(launch_of_trainer())
-        if uses_deepspeed():
-            check_deepspeed_precision(config.mixed_bf16)
+        if uses_deepspeed() and config.mixed_bf16 and not torch.cuda.is_available():
+            raise ConfigError(
+                "mixed_bf16 is true, but DeepSpeed computes in bfloat16 on GPUs alone. Give --mixed_bf16 false --dtype "
+                "float32, or launch without DeepSpeed."
+            )
         join_for_training()
         with stage.work() as work:
             try:
@@ -697,7 +648,7 @@ def load_teacher(
     if events and bundle.wording.events and bundle.wording.events != events:
         raise ConfigError(
             f"{path}: reads the events {', '.join(bundle.wording.events)}, but this training's corpus has "
-            f"{', '.join(events)}. Train the teacher on the same corpus, or set events to false."
+            f"{', '.join(events)}. Train the teacher on the same corpus."
         )
     model.requires_grad_(False)
     columns = [context.index(of) if of in context else len(context) for of in bundle.wording.context]
@@ -715,9 +666,3 @@ def training_log(history: Sequence[Mapping[str, Any]]) -> str:
     log = [{key: entry[key] for key in entry if not any(word in key for word in _VARYING)} for entry in history]
     log = [entry for entry in log if entry.keys() > {"step", "epoch"}]
     return json.dumps(log, indent=1, sort_keys=True) + "\n"
-
-
-def _merged_model(model: Any) -> PreTrainedModel:
-    """The language model with its low-rank updates added to its weights, where it has some: an ordinary model again."""
-    merged: PreTrainedModel = model if plain_model(model) is model else model.merge_and_unload()
-    return merged

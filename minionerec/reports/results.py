@@ -424,11 +424,9 @@ def read_results(
     *,
     seed: int = 0,
     resamples: int = 2000,
-    resample: str = "users",
     levels: Sequence[str] = ("item",),
     ks: Sequence[int] | None = None,
     metrics: Sequence[str] = (),
-    headline: str = "",
     first: str = "",
     reference: Reference | None = None,
     ceiling: str | None = None,
@@ -441,11 +439,9 @@ def read_results(
         examples: The examples.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples.
-        resample: Unit that is resampled: "users" or "examples".
         levels: The readings of a hit, the main one first.
         ks: Cutoffs; those of the protocol within all lists if None.
         metrics: Metrics; those at the cutoffs if empty.
-        headline: The metric that ranks recommenders; NDCG@10, or else the last NDCG, if empty.
         first: The recommender that others are compared with, by its name in the settings; the first if empty.
         reference: Published figures.
         ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
@@ -473,9 +469,7 @@ def read_results(
     if not metrics:
         metrics = metrics_at(choose_ks(ks, examples.protocol.ks, recommenders), examples.protocol.mrr)
     ndcg = [name for name in metrics if name.startswith("NDCG")]
-    headline = headline or ("NDCG@10" if "NDCG@10" in ndcg else [*metrics, *ndcg][-1])
-    if headline not in metrics:
-        raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
+    headline = "NDCG@10" if "NDCG@10" in ndcg else [*metrics, *ndcg][-1]
     ks = sorted({int(name.partition("@")[2]) for name in metrics})
     baselines, chosen = baselines_of(runs, examples, ks)
     # A recommender replaces the baseline of its name.
@@ -487,7 +481,7 @@ def read_results(
         {**named, **baselines},
         levels,
         metrics,
-        Bootstrap.of(seed, resamples, resample, examples.rows.users.tolist()),
+        Bootstrap.of(seed, resamples, examples.rows.users.tolist()),
         parts,
         examples=examples,
         baselines=list(baselines),

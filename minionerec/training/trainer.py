@@ -150,7 +150,7 @@ def load_weights(model: Any, checkpoint: str) -> None:
     """
     from minionerec.models.backbone.pretrained import load_model  # to resume alone
 
-    remedy = "Give --restart true to begin again."
+    remedy = "Delete the folder of the unfinished run to begin again."
     saved = load_model(type(model), checkpoint, error=ArtefactError, remedy=remedy, dtype=model.dtype)
     model.load_state_dict(saved.state_dict())
 
@@ -517,7 +517,7 @@ def diverged(args: TrainingArguments, state: TrainerState, sign: str) -> ConfigE
     """The error of a training whose weights are no numbers any more, or about to be none; `sign` is the evidence."""
     return ConfigError(
         f"training diverged by step {state.global_step}: {sign}. Lower learning_rate (it is {args.learning_rate:g}), "
-        f"raise warmup (it is {args.warmup_steps:g}), and begin again with --restart true."
+        f"raise warmup (it is {args.warmup_steps:g}), delete {args.output_dir}, if it is there, and begin again."
     )
 
 

@@ -129,7 +129,7 @@ def _strike_page(rng: Random, clean: Path, folder: Path) -> str:
         _spoil(rng, folder / rng.choice(("ceiling.json", "sft.record.json", "predictions.record.json")))
     else:
         mutate.change_file(rng, folder / "report.yaml", spoil_nested)
-    done = stage(folder, "report", "--level", rng.choice(("sid", "item")))
+    done = stage(folder, "report")
     output = folder / "page"
     if done.status:
         holds(not output.exists(), "half a page is left")

@@ -247,7 +247,7 @@ steps:
   corpus: {stage: prepare-data, source: tables, items: items.csv, interactions: visits.csv}
   sids: {stage: build-sids, corpus: "{corpus}"}
   sft: {corpus: "{corpus}", sids: "{sids}", hidden_size: "{width}"}
-  wide: {config: "#sft", hidden_size: 128, once: true}
+  wide: {config: "#sft", hidden_size: 128}
   test: {stage: eval-beam, corpus: "{corpus}", checkpoint: "{sft}"}
   valid: {config: "#test", split: valid}
   report: {corpus: "{corpus}", sids: "{sids}", predictions: {SFT: "{test}", other: ["{valid}"]}}

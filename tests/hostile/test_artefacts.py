@@ -1,6 +1,7 @@
 """Artefacts from a hostile hand: whatever is wrong with one is a line that names the file, and nothing is destroyed."""
 
 import json
+import shutil
 
 import pandas as pd
 import pyarrow as pa
@@ -59,7 +60,7 @@ def test_no_stage_replaces_what_it_reads(folder, name):
     before = bytes_of(folder / "sft")
     given = {"sft": ["--model", "sft"], "extend": ["--checkpoint", "sft", "--corpus", "corpus", "--sids", "sids"]}[name]
     words = ["--config", "sft.yaml"] if name == "sft" else []
-    assert "Choose another" in command(folder, name, *words, *given, "--output", "sft", "--restart", "true").reported
+    assert "Choose another" in command(folder, name, *words, *given, "--output", "sft").reported
     assert bytes_of(folder / "sft") == before
 
 
@@ -289,8 +290,9 @@ def test_an_unfinished_run_that_cannot_be_read_is_one_line(shop, tmp_path):
     for content in ("", "[]", "{}", '{"settings": [], "inputs": {}}', "[" * 100_000):
         (path / "predictions.partial").mkdir(exist_ok=True)
         (path / "predictions.partial/run.json").write_text(content)
-        assert "ive --restart true" in stage(path, "eval-beam").reported
-    assert stage(path, "eval-beam", "--restart", "true").status == 0
+        assert "Delete the folder to begin again" in stage(path, "eval-beam").reported
+    shutil.rmtree(path / "predictions.partial")
+    assert stage(path, "eval-beam").status == 0
     made, first = ((folder / "predictions/predictions.parquet").read_bytes() for folder in (path, shop))
     assert made == first
 
@@ -307,7 +309,7 @@ PAGE = ["SFT=predictions", "SASRec=sequential", "--corpus", "corpus", "--resampl
 def test_users_without_training_examples_are_the_same_to_all_recommenders(folder):
     users = [Ranked.load(folder / name, "test").users for name in ("predictions", "sequential/predictions")]
     assert users[0] == users[1] and {*users[0]} - {*Corpus.load(folder / "corpus").train.users}
-    done = command(folder, "report", "--predictions", *PAGE, "--output", "page", "--level", "item")
+    done = command(folder, "report", "--predictions", *PAGE, "--output", "page")
     assert done.status == 0, done
 
 
@@ -369,7 +371,7 @@ def test_metrics_of_a_report_hold_nothing_of_the_clock(folder):
         for record in folder.glob("*.record.json"):
             content = json.loads(record.read_text())
             record.write_text(json.dumps({**content, "seconds": {"all": float(seconds)}}))
-        words = ("--level", "item", "--ks", "5", "--output", f"page-{seconds}")
+        words = ("--ks", "5", "--output", f"page-{seconds}")
         assert command(folder, "report", "--predictions", *PAGE, *words).status == 0
         found.append((folder / f"page-{seconds}/metrics.json").read_bytes())
     assert found[0] == found[1]

@@ -1,6 +1,5 @@
 """`minionerec doctor`: what stands, what verifies, what a stage would do and why, and nothing of the user's."""
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -37,12 +36,9 @@ def line(text: str, name: str, part: str) -> str:
 
 def test_what_is_installed_and_what_stands(shop):
     text = page(shop)
-    for word in ("Python 3.", "torch ", "minionerec ", "CPUs", "memory ", "disk free"):
+    for word in ("python 3.", "torch ", "minionerec ", "cores ", "memory_bytes "):
         assert word in text
-    assert line(text, "corpus", "Artefacts").startswith("corpus, ")
-    assert re.search(r" MB, verified, made in [0-9.]+ s$", line(text, "corpus", "Artefacts"))
-    (shop / "corpus.record.json").unlink()
-    assert line(page(shop), "corpus", "Artefacts").endswith("MB, verified")
+    assert line(text, "corpus", "Artefacts") == "corpus, verified"
     assert line(text, "prepare-data", "Steps") == "up to date"
     assert len(text.splitlines()) < 40
 
@@ -59,8 +55,8 @@ def test_nothing_of_the_users_is_shown(shop, monkeypatch):
 @pytest.mark.parametrize(
     ("spoil", "artefacts", "steps"),
     [
-        ("echo {} > sids/index.json", "index.json was changed since", "index.json was changed or"),
-        ("rm sids/index.json", "index.json is missing since", "index.json was changed or removed"),
+        ("echo {} > sids/index.json", "index.json was changed", "was changed or removed"),
+        ("rm sids/index.json", "index.json is missing", "was changed or removed"),
         ("echo [] > sids/manifest.json", "broken: ", "cannot run yet: |would run"),
         ("rm -r sids", None, "would run: no output yet"),
         ("rm -r corpus", "sids, ", "cannot run yet: corpus: no such directory"),
@@ -78,13 +74,11 @@ def test_why_a_stage_would_run(shop):
     settings = {**STAGES["build-sids"], "iterations": 7, "codebook_sizes": [5, 5]}
     (shop / "build-sids.yaml").write_text(yaml.safe_dump(settings))
     reported = line(page(shop), "build-sids", "Steps")
-    assert reported.startswith("would run: ")
-    assert "iterations was 25, is 7" in reported
-    assert "codebook_sizes was 4 4, is 5 5" in reported
+    assert reported == "would run: its output differs in codebook_sizes, iterations"
     (shop / "build-sids.yaml").write_text(yaml.safe_dump(STAGES["build-sids"]))
     with open(shop / "interactions.csv", "a") as file:
         file.write("u0,i1,99999\n")
-    assert line(page(shop), "prepare-data", "Steps") == "would run: the input interactions differs"
+    assert line(page(shop), "prepare-data", "Steps") == "would run: its output differs in the input interactions"
     assert line(page(shop), "build-sids", "Steps") == "up to date"
 
 
@@ -94,8 +88,8 @@ def test_unfinished_runs_are_named(shop):
     (shop / "sids.partial" / "run.json").write_text(record)
     shutil.rmtree(shop / "sids")
     text = page(shop)
-    assert line(text, "sids.partial", "Artefacts") == "an unfinished run: the same command resumes it"
-    assert line(text, "build-sids", "Steps").startswith("would be refused: an unfinished run there differs in ")
+    assert line(text, "sids.partial", "Artefacts") == "the state of a run: the same command continues it"
+    assert line(text, "build-sids", "Steps").startswith("would be refused: the unfinished run there differs in ")
 
 
 def test_folders_and_recipes_that_are_none(shop):

@@ -101,7 +101,7 @@ def test_an_interrupted_run_is_not_continued_with_other_settings(shop, tmp_path,
         setting, value = OTHER[name]
         reported = stage(folder, name, f"--{setting}", str(value)).reported
         assert f"{output}.partial: holds an unfinished run that differs in {setting} (then " in reported
-        assert "--restart true" in reported
+        assert "delete that folder to begin again" in reported
     assert stage(folder, name).status == 0
     assert bytes_of(folder / output) == bytes_of(shop / output)
     assert not (folder / f"{output}.partial").exists()

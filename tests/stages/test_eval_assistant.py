@@ -146,7 +146,7 @@ def test_settings_that_say_nothing_or_too_much_are_refused(shop, tmp_path):
     with pytest.raises(ArtefactError, match=r"was not trained on .*corpus"):
         other = Corpus.load(shop / "corpus")
         replace(other, test=other.test.take(slice(9))).save(tmp_path / "other", config={}, inputs={})
-        run_eval(asked(shop, tmp_path, corpus=str(tmp_path / "other"), restart=True))
+        run_eval(asked(shop, tmp_path, corpus=str(tmp_path / "other")))
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ from minionerec.pipeline import grpo as stage
 from minionerec.pipeline.config.encoder import EmbedConfig
 from minionerec.pipeline.config.training import GrpoConfig
 from minionerec.pipeline.embed_items import run_embed
-from minionerec.pipeline.grpo import run_grpo, sequential_scorer
+from minionerec.pipeline.grpo import model_scorer, run_grpo
 from minionerec.pipeline.settings import parse_settings
 from minionerec.pipeline.sft import run_sft
 from minionerec.pipeline.train_catalogue import run_catalogue
@@ -555,8 +555,9 @@ def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, wat
     with pytest.raises(ConfigError, match="'collaborative' reads the history, which none of the tasks"):
         run_grpo(one_step(trained, tmp_path / "bad", tasks={"title_to_sid": 1.0}, **changes))
     make_inputs(tmp_path / "other", users=10)
-    with pytest.raises(ArtefactError, match=r"was trained on .*, which is not the corpus .*/other/corpus"):
-        sequential_scorer(path, tmp_path / "other" / "corpus")
+    other = tmp_path / "other" / "corpus"
+    with pytest.raises(ArtefactError, match=r"was not trained on .*/other/corpus"):
+        model_scorer(path, Corpus.load(other), other, bundle.table)
 
 
 @pytest.mark.parametrize("asked", ["sft", "catalogue"])
@@ -757,7 +758,7 @@ def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, m
     kept, start = load_file(checkpoint / REFERENCE_FILE), load_file(trained / "sft" / "model.safetensors")
     assert any(not torch.equal(kept[name], start[name]) for name in start.keys() & kept.keys())
     (checkpoint / REFERENCE_FILE).unlink()
-    with pytest.raises(ArtefactError, match=r"reference.safetensors.*is missing. Give --restart true"):
+    with pytest.raises(ArtefactError, match=r"reference.safetensors.*is missing. Delete its folder"):
         run_grpo(config)
 
 

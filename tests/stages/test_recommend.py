@@ -94,8 +94,7 @@ def test_a_history_that_is_null_is_empty(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-@pytest.mark.parametrize("usual", [{}, {"gap": "later"}])
-def test_context_of_rows_and_of_all_that_have_none(conditioned, tmp_path, kind, usual):
+def test_context_of_rows(conditioned, tmp_path, kind):
     checkpoint, corpus = conditioned / "conditioned", str(conditioned / "corpus")
     rows = [
         {"history": ["i3", "i9"], "context": context and {"gap": context}}
@@ -105,11 +104,11 @@ def test_context_of_rows_and_of_all_that_have_none(conditioned, tmp_path, kind, 
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if kind == "parquet":
         pd.DataFrame(rows).to_parquet(path)
-    asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24, "context": usual}
+    asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24}
     found = written(run_recommend(RecommendConfig(**asked, output=str(tmp_path / "lists"))))
     recommender = Recommender.load(checkpoint, corpus=corpus)
     for row, asked_row in zip(found, rows, strict=True):
-        answer = recommender.recommend(asked_row["history"], 24, context={**usual, **(asked_row["context"] or {})})
+        answer = recommender.recommend(asked_row["history"], 24, context=asked_row["context"] or {})
         scores = {item.item_id: item.score for item in answer.items}
         assert dict(zip(row["items"], row["scores"], strict=True)) == pytest.approx(scores, rel=1e-4, abs=1e-5)
     assert len({row["scores"][0] for row in found}) == 3
@@ -122,9 +121,9 @@ def test_rows_with_times_have_the_gap_that_follows(conditioned, tmp_path, kind, 
     days = [datetime(2018, 11, day, 9, tzinfo=UTC) for day in (3, 5)]
     rows = [
         {"times": days, "now": datetime(2018, 11, 5, 20, tzinfo=UTC)},
-        {"times": days, "now": None},
+        {"times": days, "now": datetime(2018, 11, 6, tzinfo=UTC)},
         {"times": None, "now": None},
-        {"times": days, "now": None, "context": {"gap": "same"}},
+        {"times": days, "now": datetime(2018, 11, 6, tzinfo=UTC), "context": {"gap": "same"}},
     ]
     rows = [{"history": ["i3", "i9"], "context": None, **row} for row in rows]
     path = tmp_path / f"histories.{kind}"
@@ -133,7 +132,7 @@ def test_rows_with_times_have_the_gap_that_follows(conditioned, tmp_path, kind, 
     else:
         path.write_text("".join(json.dumps(row, default=datetime.isoformat) + "\n" for row in rows))
     asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24}
-    lists = written(run_recommend(RecommendConfig(**asked, now="2018-11-06", output=str(tmp_path / "lists"))))
+    lists = written(run_recommend(RecommendConfig(**asked, output=str(tmp_path / "lists"))))
     assert [dict(row["context"])["gap"] for row in lists] == ["same", "later", "unknown", "same"]
     given = [{"history": ["i3", "i9"], "context": dict(row["context"])} for row in lists]
     path.write_text("".join(json.dumps(row) + "\n" for row in given))
@@ -143,12 +142,6 @@ def test_rows_with_times_have_the_gap_that_follows(conditioned, tmp_path, kind, 
     with pytest.raises(DataError, match="row 2: now: is missing, but times is given; give it too, or leave times out"):
         path.write_text('{"history": []}\n{"history": ["i3"], "times": [5]}\n')
         run_recommend(RecommendConfig(**asked, output=str(tmp_path / "none")))
-
-
-def test_a_context_of_all_requests_is_a_setting(made, histories):
-    assert config(made, histories, context={"gap": "same"}).deciding()["context"] == {"gap": "same"}
-    with pytest.raises(DataError, match=r"row 1: context\.moon: is unknown; expected gap, hour, weekday"):
-        run_recommend(config(made, histories, context={"moon": "full"}))
 
 
 def test_a_run_that_was_interrupted_resumes(made, histories, monkeypatch):
@@ -176,7 +169,7 @@ def test_processes_take_turns(made, histories, monkeypatch):
     alone = written(run_recommend(config(made, histories, output=str(histories.parent / "alone"))))
     folder = histories.parent / "shared"
     folder.mkdir()
-    defaults = {"k": 3, "context": {}, "now": ""}
+    settings = {"k": 3}
 
     def load():
         return Recommender.load(made / "checkpoint", corpus=made / "corpus")
@@ -184,7 +177,7 @@ def test_processes_take_turns(made, histories, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, mine in (("1", {1, 3}), ("0", {0, 1, 2, 3, 4})):
         monkeypatch.setenv("RANK", rank)
-        assert stage._answer_parts(histories, load, defaults, folder) == 5
+        assert stage._answer_parts(histories, load, settings, folder) == 5
         assert {int(path.stem[5:]) for path in folder.glob("*.parquet")} == mine
     found = [row for number in range(5) for row in pq.read_table(stage._part(folder, number)).to_pylist()]
     assert found == alone
@@ -203,18 +196,18 @@ def test_processes_take_turns(made, histories, monkeypatch):
             '{"history": [], "context": "now"}',
             "row 2: context is 'now'; expected an object of request features and values",
         ),
+        ('{"history": ["u"], "context": {"moon": "full"}}', r"row 2: context\.moon: is unknown; expected gap, hour"),
         ('{"user": "a"}', "row 2: history is 'None'; expected a list of item ids"),
         ('{"history": "u"}', "row 2: history is 'u'; expected a list of item ids"),
         ('{"history": ["u", null]}', "row 2: history is .*; expected a list of item ids"),
         ('{"history": [], "user": [1]}', "row 2: user is .*; expected a text or a whole number"),
-        ('{"history": ["u", "nobody"]}', r"row 2: history\[1\]: 'nobody' is not an item of the catalogue"),
     ],
 )
 def test_a_bad_row_is_named_and_nothing_is_written(made, tmp_path, line, message):
     path = tmp_path / "histories.jsonl"
     path.write_text('{"history": ["u"]}\n' + line + "\n")
     with pytest.raises(DataError, match=message):
-        run_recommend(config(made, path, unknown="refuse"))
+        run_recommend(config(made, path))
     assert not (tmp_path / "recommended").exists()
 
 

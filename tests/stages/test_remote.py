@@ -105,4 +105,4 @@ def test_the_library_reads_urls_too(shop):
     ],
 )
 def test_wrong_urls_end_a_stage_in_one_line(shop, words, message):
-    assert message in stage(shop, "build-sids", "--restart", "true", *words).reported
+    assert message in stage(shop, "build-sids", *words).reported

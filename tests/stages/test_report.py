@@ -106,16 +106,12 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     assert list(kept) == ["SFT", "GRPO", *(name for name in NAMES if name != MIXTURE)]
 
 
-def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop):
+def test_intervals_are_drawn_by_user(shop):
     run_report(config())
     message = (
         "Intervals and paired tests: 100 bootstrap samples of 120 users, each with all of its examples (120 examples"
     )
     assert message in page_text(Path("report/report.html"))
-    kept = recommenders_of("report")
-    run_report(config(resample="examples"))
-    assert "100 bootstrap samples of 120 examples, each by itself" in page_text(Path("report/report.html"))
-    assert recommenders_of("report") == kept
 
 
 def shortened(markdown):

@@ -108,7 +108,7 @@ def test_what_decides_nothing_makes_nothing_again(trained, tmp_path):
         shutil.copytree(folder / name, tmp_path / name)
     config = sft_config(folder, **QUICKLY)
     changes = {"corpus": str(tmp_path / "corpus"), "sids": str(tmp_path / "sids")}
-    assert run_sft(replace(config, **changes, report_to=["tensorboard"], restart=True)).up_to_date
+    assert run_sft(replace(config, **changes, report_to=["tensorboard"])).up_to_date
 
 
 def test_a_wording_of_ones_own_decides_by_its_content(tmp_path):

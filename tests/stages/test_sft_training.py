@@ -45,11 +45,11 @@ def test_a_training_that_diverges_ends_with_what_to_change_and_writes_nothing(hu
     step = found.value.args[0].split()[4]
     assert str(found.value) == (
         f"training diverged by step {step} its loss is nan. Lower learning_rate (it is 1e+30), raise warmup (it is 4), "
-        "and begin again with --restart true."
+        f"delete {tmp_path / 'sft.partial'}, if it is there, and begin again."
     )
     assert int(step.strip(":")) > 0
     assert not (tmp_path / "sft").exists()
-    mended = replace(config, learning_rate=1e-3, restart=True)
+    mended = replace(config, learning_rate=1e-3)
     assert not run_sft(mended).up_to_date
 
 

@@ -11,7 +11,7 @@ from support.paths import ROOT
 from support.small_corpus import shop_titles
 
 from minionerec.core.artefacts import read_json, verify_files
-from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.errors import ArtefactError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.pipeline.build_sids import run_build_sids
@@ -76,7 +76,7 @@ def test_page(shop, tmp_path, drawn):
     corpus = Corpus.load(shop / "corpus")
     rows = corpus.train
     evidence = gather_evidence(
-        make_vectors(corpus, VectorSource(config.encoder, seed=SEED), {}),
+        make_vectors(corpus, VectorSource(seed=SEED), {}),
         corpus.items["title"].tolist(),
         rows.users.tolist(),
         rows.histories.tolist(),
@@ -117,9 +117,6 @@ def test_without_matplotlib(shop, tmp_path, monkeypatch):
 def test_bad_input(shop, tmp_path):
     with pytest.raises(ArtefactError, match="nowhere: no such directory"):
         run_sid_report(config_for(shop, tmp_path / "page", names=["nowhere"]))
-    np.save(tmp_path / "short.npy", np.zeros((59, 3), np.float32))
-    with pytest.raises(DataError, match=r"short\.npy: 59 rows for 60 items"):
-        run_sid_report(config_for(shop, tmp_path / "page", encoder=str(tmp_path / "short.npy")))
     assert not (tmp_path / "page").exists()
 
 

@@ -518,23 +518,6 @@ def test_every_switch_decides_what_is_trained(trained, tmp_path, changes, words)
     assert torch.equal(again.leaf_log_probs(seen), bundle.model.leaf_log_probs(seen))
 
 
-def test_items_that_training_never_saw_need_not_be_wrong_answers(tmp_path):
-    """Left out of the loss they keep the bias that they began with; otherwise every step lowers it."""
-    make_inputs(tmp_path, users=5)
-    corpus = Corpus.load(tmp_path / "corpus")
-    table = SidTable.load_index(tmp_path / "sids", corpus.items["item_id"].tolist())
-    met = np.concatenate([corpus.train.targets, *corpus.train.histories])
-    unseen = ~np.isin(table.sid_numbers, table.sid_numbers[met])
-    assert 3 < unseen.sum() < N_ITEMS - 3
-    biases = []
-    for negatives in (True, False):
-        config = catalogue_config(tmp_path, output=str(tmp_path / str(negatives)), unseen_negatives=negatives)
-        run_catalogue(config)
-        (one,) = load_bundle(config.output).model.each_tower()
-        biases.append(one.bias.detach()[table.sid_numbers[unseen]])
-    assert (biases[0] < 0).all() and (biases[1] == 0).all()
-
-
 def test_another_seed_gives_other_weights(trained, tmp_path):
     """The same settings give the same ones: tests/hostile/test_life.py."""
     folder, _ = trained
@@ -621,15 +604,10 @@ def test_mixed_bfloat16_trains(trained, tmp_path):
         ({"beta": 0.1}, "beta is 0.1, but the objective likelihood has no KL term; set it to 0"),
         ({"eval_examples": 0}, "eval_examples is 0; the best checkpoint is chosen by ranking validation examples"),
         ({"vectors": "", "without": ["learned_vectors", "code_vectors"]}, "SIDs have no vector: vectors is empty"),
-        (
-            {"unseen_negatives": False, "objective": "expected", "checkpoint": "x"},
-            "unseen_negatives is false, but with objective expected and loss exact nothing can be left",
-        ),
         ({"batch_size": 10}, r"10 is no multiple of 8 x 1 device\(s\) = 8"),
         ({"loss_examples": 0}, "loss_examples is 0; say how many, or -1 for all"),
         ({**SAMPLED, "max_grad_norm": 1.0}, r"max_grad_norm is 1, .* set max_grad_norm to 0\."),
         ({**SAMPLED, "objective": "expected", "checkpoint": "x"}, "expected needs the probability of every SID"),
-        ({**SAMPLED, "unseen_negatives": False}, "objective likelihood and loss sampled nothing can be left out"),
     ],
 )
 def test_bad_settings(trained, tmp_path, changes, message):

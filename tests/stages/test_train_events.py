@@ -206,17 +206,6 @@ def test_lists_and_figures_say_what_was_given(shop, catalogue, tmp_path):
     assert any("given events" in line for line in result.lines)
 
 
-def test_training_without_events_reads_none(shop, tmp_path):
-    run_catalogue(catalogue_config(shop, events=False, epochs=0.2, output=str(tmp_path / "plain")))
-    bundle = load_bundle(tmp_path / "plain")
-    assert not bundle.wording.events and not bundle.model.config.event_tokens
-    ranker = load_ranker(tmp_path / "plain", Corpus.load(shop / "corpus"))
-    assert context_used(ranker) == frozenset()
-    recommender = Recommender.load(tmp_path / "plain")
-    history = ["i1", "i2"]
-    assert recommender.recommend(history, events=["view", None]) == recommender.recommend(history)
-
-
 def test_an_export_names_the_tokens_of_events(shop, language, tmp_path):
     settings = {"checkpoint": str(language), "corpus": str(shop / "corpus"), "output": str(tmp_path / "export")}
     run_export(ExportConfig(**settings))

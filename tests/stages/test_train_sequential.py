@@ -205,14 +205,6 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(file, tmp_path, monkeypatc
     assert set(record.seconds) == {"all", "load", "train", "validate", "write"} and record.batch.accumulation == 1
 
 
-def test_restart_throws_an_unfinished_run_away(file, tmp_path, monkeypatch):
-    interrupted_in_epoch(monkeypatch, config_of(file, tmp_path / "out", epochs=3), 2)
-    assert (tmp_path / "out" / "model.partial" / "state.safetensors").is_file()
-    run_sequential(config_of(file, tmp_path / "out", epochs=2, restart=True))
-    assert read_manifest(tmp_path / "out" / "model")["counts"]["epochs"] == 2
-    assert not (tmp_path / "out" / "model.partial").exists()
-
-
 @pytest.mark.parametrize("late", ["rank_splits", "list_predictions", "measure"])
 def test_a_run_killed_between_its_artefacts_is_finished_without_training(file, tmp_path, monkeypatch, late):
     config = config_of(file, tmp_path / "out")

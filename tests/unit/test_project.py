@@ -284,7 +284,6 @@ def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
         "tensorboard",
         "peft",
         "search",
-        "completion",
         "docs",
         "spark",
         "serve",

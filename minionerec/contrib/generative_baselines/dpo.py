@@ -360,9 +360,7 @@ def run_dpo(config: DpoConfig, run: TrainingRun) -> StageResult:
         trainer.compute_in_parts(config.gradient_checkpointing)
     run.train(trainer)
     keep_start_if_better(run, trainer, config.checkpoint, "a higher beta", "other negatives")
-    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})
-    run.drop_rows()
-    return result
+    return run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})
 
 
 def load_start(config: DpoConfig) -> Bundle:

@@ -1,6 +1,5 @@
 """The `minionerec` command: `minionerec run demo`, and `minionerec STAGE --config FILE.yaml` for each stage."""
 
-import argparse
 import shlex
 import sys
 
@@ -16,11 +15,9 @@ from minionerec.pipeline.cli.plan import plan_of
 from minionerec.pipeline.cli.recipes import copy_recipe, shipped_recipes
 from minionerec.pipeline.cli.run import SUMMARY as RUN
 from minionerec.pipeline.cli.run import run_arguments, run_recipe
-from minionerec.pipeline.settings import settings_parser
 from minionerec.pipeline.stages import STAGES
 
 _RECIPES = "List the shipped recipes; `minionerec recipes copy NAME FILE` copies one to be edited"
-_COMPLETION = 'Print the completion script of a shell, e.g. eval "$(minionerec completion bash)"'
 
 
 def recipe_arguments(program: str) -> CommandParser:
@@ -31,34 +28,6 @@ def recipe_arguments(program: str) -> CommandParser:
     copy.add_argument("recipe", help="name of a shipped recipe, e.g. industrial")
     copy.add_argument("file", help="file to make, e.g. here.yaml, or a folder for it")
     return parser
-
-
-def completion_arguments(program: str) -> CommandParser:
-    """The options of `minionerec completion`."""
-    parser = CommandParser(prog=program, description=f"{_COMPLETION}.")
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="shell that runs the script")
-    return parser
-
-
-def _completion(program: str) -> None:
-    """Print the script.
-
-    Raises:
-        ConfigError: If the package that writes it is not installed.
-    """
-    shell = completion_arguments(program).parse_args().shell
-    try:
-        import shtab
-    except ImportError:
-        raise ConfigError("shtab is not installed. Install it: pip install 'minionerec[completion]'") from None
-    parser = argparse.ArgumentParser(prog="minionerec")
-    commands = parser.add_subparsers()
-    for name, command in COMMANDS.items():
-        commands.add_parser(name, help=command.summary, parents=[command.arguments(name)], conflict_handler="resolve")
-    for name, spec in STAGES.items():
-        settings = settings_parser(spec.config_class())
-        commands.add_parser(name, help=spec.summary, parents=[settings], conflict_handler="resolve")
-    print(shtab.complete(parser, shell=shell))
 
 
 def _recipes(program: str) -> None:
@@ -88,7 +57,6 @@ COMMANDS = Registry(
             doctor_arguments,
             run_doctor,
         ),
-        "completion": Command(_COMPLETION, completion_arguments, _completion),
     },
 )
 """Name → command that is no stage."""

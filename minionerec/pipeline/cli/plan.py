@@ -137,7 +137,7 @@ class Plan:
         for name, step in self.recipe.steps.items():
             filler = _Filler(self, step)
             step_seeds[name] = [None]
-            if seeds and not step.once and step.spec.seeds != "all":
+            if seeds and step.spec.seeds != "all":
                 filler.fill([step.config, step.values], step.where)
                 if self._takes_seed(step) or any(step_seeds[read] == seeds for read in filler.steps):
                     step_seeds[name] = seeds

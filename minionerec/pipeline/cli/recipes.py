@@ -75,7 +75,6 @@ class RecipeStep:
         name: Name of the step.
         spec: Stage of the step.
         config: Settings that it inherits: a file, or RECIPE#STEP; "" for none. May hold placeholders.
-        once: Whether it is run once for all seeds.
         values: Settings of its own, which may hold placeholders.
         where: File, line and key, for messages.
         locations: Setting to file, line and key of the step that gives it, for messages.
@@ -84,7 +83,6 @@ class RecipeStep:
     name: str
     spec: StageSpec
     config: str
-    once: bool
     values: Mapping[str, Any]
     where: str
     locations: Mapping[str, str]
@@ -350,7 +348,6 @@ def _read_step(
     where, values = locations["steps", name], dict(steps[name])
     value_locations = {key: locations["steps", name, key] for key in values}
     stage, config = (convert(values.pop(key, None) or "", str, f"{where}.{key}") for key in ("stage", "config"))
-    once = convert(values.pop("once", None) or False, bool, f"{where}.once")
     others = ", ".join(other for other in steps if other != name) or "none"
     if stage and stage not in STAGES:
         raise ConfigError(f"{value_locations['stage']}.stage: no stage {shown(stage)}; known: {', '.join(STAGES)}.")
@@ -368,4 +365,4 @@ def _read_step(
             f"{where}: has no stage, and no step of the base has this name; give it a `stage`, or the name of one of "
             f"the others: {others}."
         )
-    return RecipeStep(name, STAGES[stage], config, once, values, where, value_locations)
+    return RecipeStep(name, STAGES[stage], config, values, where, value_locations)

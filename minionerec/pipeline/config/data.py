@@ -47,7 +47,6 @@ class PrepareConfig(StageConfig):
         "(.inter and .item) or 'user_items' (lines of 'user item item ...')",
         known=SOURCES,
     )
-    output: str = setting("", "directory to write the corpus to", required=True, affects_result=False)
     category: str | None = setting(
         None, "published: prefix of the file names below $MINIONEREC_DATA/Amazon, e.g. Industrial_and_Scientific"
     )

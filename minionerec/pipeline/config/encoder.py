@@ -61,7 +61,6 @@ class EmbedConfig(EncoderConfig):
 
     kind: ClassVar[str] = "vectors"
 
-    output: str = setting("", "directory to write vectors.npy and manifest into", required=True, affects_result=False)
     pooling: str = setting(
         AUTO,
         "how a Hugging Face model's token states become one vector: as its own files say (auto; the mean if they say "
@@ -71,19 +70,3 @@ class EmbedConfig(EncoderConfig):
     prefix: str = setting("", "text put before each item's text for a Hugging Face model")
     max_length: int = setting(512, "maximum number of tokens per text for a Hugging Face model", least=1)
     dtype: str = setting("float32", "dtype of a Hugging Face model's weights", known=DTYPES)
-    normalise: bool = setting(
-        True, "scale vectors of a Hugging Face model to length 1 (those of TF-IDF and WordLlama always are)"
-    )
-    processes: int = setting(
-        1,
-        "processes that run a Hugging Face model, each with a copy of it; they share the GPUs",
-        least=1,
-        affects_result=False,
-    )
-    cache: str | None = setting(
-        None,
-        "folder that keeps the vectors of a Hugging Face model by the hash of their text, so that only new texts are "
-        "encoded and a killed run resumes; embed-items takes its output's name with .cache by default",
-        affects_result=False,
-        writes=True,
-    )

@@ -28,7 +28,6 @@ class EvaluationConfig(StageConfig):
     kind: ClassVar[str] = "predictions"
 
     corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
-    output: str = setting("", "predictions directory to write", required=True, affects_result=False)
     split: str = setting("test", "examples to evaluate", known=SPLITS)
     ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the length of the lists")
     dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)

@@ -3,21 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar
 
 from minionerec.core.artefacts import own_corpus
 from minionerec.core.functions import function_file
 from minionerec.core.plugins import registered_path
 from minionerec.pipeline.settings import StageConfig, setting
-from minionerec.recommend.requests import Request
 
 EXPORT_DTYPES = ("saved", "float32", "bfloat16", "float16")
-
-
-def _known(field: str) -> tuple[str, ...]:
-    """The allowed values of a field of a request."""
-    found: tuple[str, ...] = get_args(get_type_hints(Request)[field])
-    return found
 
 
 @dataclass
@@ -49,26 +42,11 @@ class RecommendConfig(StageConfig):
         required=True,
         input_kind="any",
     )
-    output: str = setting("", "directory to write", required=True, affects_result=False)
     k: int = setting(10, "length of the lists", least=1)
     exclude_seen: bool = setting(False, "exclude the items of the history")
     where: dict[str, Any] = setting(
         {}, "conditions on columns of the corpus's items, e.g. department=Tea price='{at_most: 20}' in_stock=true"
     )
-    unknown: str = setting(
-        "skip", "unknown item ids: skip (they are listed in a column) or refuse", known=_known("unknown")
-    )
-    context: dict[str, Any] = setting(
-        {},
-        "values of request features, for a model that was conditioned on them in training, where a row gives neither "
-        "them nor times, e.g. gap='up to 1 day' hour=20",
-    )
-    now: str = setting(
-        "",
-        "time of the requests, for rows that have no `now`: an ISO date, or a number, as the times are; request "
-        "features are derived from it and from the times",
-    )
-    beams: int = setting(50, "minimum number of beams of a language model", least=1)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -105,11 +83,4 @@ class ExportConfig(StageConfig):
         required=True,
         input_kind="corpus",
     )
-    output: str = setting("", "directory to write", required=True, affects_result=False)
     dtype: str = setting("saved", "dtype of the weights; saved: as in the checkpoint", known=EXPORT_DTYPES)
-    push: str = setting(
-        "",
-        "name of a repository of the Hugging Face hub, such as me/my-shop, to upload the export to, created as "
-        "a private one if missing; uses the credentials of `hf auth login` or HF_TOKEN",
-        affects_result=False,
-    )

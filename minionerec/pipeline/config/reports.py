@@ -1,6 +1,7 @@
 """Settings of the report stages; light to import, so that `--help` is fast."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,17 +10,9 @@ from typing import Any, ClassVar
 from minionerec.core.errors import ConfigError, shown
 from minionerec.pipeline.settings import Settings, StageConfig, setting
 from minionerec.reports.runs import RunSetting
-from minionerec.sid.embed.encoder import TFIDF, encoder_inputs
 
 SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")
-LEVELS = ("sid", "item")
-METRICS = ("HR", "NDCG", "MRR")
-RESAMPLED = ("users", "examples")
-RESAMPLE = (
-    "unit of the bootstrap for intervals and paired tests: users (each with all of its examples, which are not "
-    "independent) or examples"
-)
 
 
 def with_plots(settings: dict[str, Any]) -> dict[str, Any]:
@@ -27,12 +20,6 @@ def with_plots(settings: dict[str, Any]) -> dict[str, Any]:
     from minionerec.reports import plots
 
     return {**settings, "plots": plots.available()}
-
-
-def is_metric(name: str) -> bool:
-    """Whether a text names a metric: HR@K, NDCG@K or MRR@K."""
-    kind, _, k = name.partition("@")
-    return kind in METRICS and k.isdecimal() and int(k) >= 1
 
 
 def _check_ks(ks: list[int] | None) -> list[int] | None:
@@ -58,30 +45,12 @@ class SidReportConfig(StageConfig):
     kind: ClassVar[str] = "sid_report"
 
     corpus: str = setting("", "directory of the corpus whose items have the SIDs", required=True, input_kind="corpus")
-    encoder: str = setting(
-        TFIDF,
-        "source of the item vectors for the measures: the output of embed-items, a .npy or .parquet file, 'tfidf', "
-        "'wordllama', 'interactions', or a Hugging Face model by name or directory",
-        required=True,
-        path=True,
-    )
     tables: dict[str, str] = setting(
         {},
         "tables of semantic IDs, each as NAME=DIRECTORY of `minionerec build-sids`, in the order of the page",
         required=True,
         input_kind="sids",
     )
-    output: str = setting(
-        "",
-        "directory to write sid_report.html and diagnostics.json into",
-        required=True,
-        affects_result=False,
-    )
-    title: str = setting("Semantic IDs", "heading of the page")
-
-    def inputs(self) -> dict[str, Path]:
-        """Name to path of everything that is read: what the settings name, and what the encoder reads."""
-        return super().inputs() | encoder_inputs(self.encoder)
 
     def deciding(self) -> dict[str, Any]:
         """Settings that affect the page."""
@@ -140,9 +109,6 @@ class ReportConfig(StageConfig):
     sids: str = setting(
         "", "directory of the semantic IDs (from `minionerec build-sids`); empty: item level only", input_kind="sids"
     )
-    output: str = setting(
-        "", "directory to write report.html, metrics.json and summary.txt into", required=True, affects_result=False
-    )
     title: str = setting("Generative recommendation", "heading of the page")
     split: str = setting("test", "split of the predictions", known=SPLITS)
     ks: list[int] | None = setting(
@@ -151,13 +117,6 @@ class ReportConfig(StageConfig):
     metrics: list[str] = setting(
         [], "HR@K, NDCG@K and MRR@K, as columns of the tables; if not given, HR and NDCG at every cutoff"
     )
-    level: str | None = setting(
-        None,
-        "main reading of a hit: sid (the target's semantic ID; for models over titles, its title) or item; if not "
-        "given, sid where sids are given",
-        known=LEVELS,
-    )
-    headline: str = setting("", "metric that ranks the recommenders; NDCG@10, or else the last NDCG@K, if empty")
     baseline: str = setting("", "recommender that all others are compared with in paired tests; the first if empty")
     reference: str | None = setting(
         None, "published results to compare with, by name (industrial, office, lastfm, beauty); none if not given"
@@ -171,7 +130,6 @@ class ReportConfig(StageConfig):
         affects_result=False,
     )
     resamples: int = setting(2000, "bootstrap resamples per interval", least=1)
-    resample: str = setting("users", RESAMPLE, known=RESAMPLED)
 
     def __post_init__(self) -> None:
         """Check what can be checked without files."""
@@ -187,21 +145,14 @@ class ReportConfig(StageConfig):
                 "or take protocol rows."
             )
         for name in self.metrics:
-            if not is_metric(name):
+            if not re.fullmatch(r"(HR|NDCG|MRR)@0*[1-9]\d*", name, re.ASCII):
                 raise ConfigError(f"unknown metric {name!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
-        self._check_headline()
         if self.baseline and self.baseline not in names:
             raise ConfigError(
                 f"baseline is {shown(self.baseline)}, which is none of the predictions: {', '.join(names)}."
             )
         _check_once(runs)
         self._check_published(runs)
-
-    def _check_headline(self) -> None:
-        metrics = self.metrics or [f"{kind}@{k}" for kind in METRICS for k in self.ks or ()]
-        if self.headline and (not is_metric(self.headline) or (metrics and self.headline not in metrics)):
-            known = f" ({', '.join(metrics)})" if metrics else ""
-            raise ConfigError(f"headline is {shown(self.headline)}; expected a metric of the page{known}, as NDCG@10.")
 
     def _check_published(self, runs: Sequence[RunSetting]) -> None:
         from minionerec.reports.reference import load_reference

@@ -35,13 +35,6 @@ class SidConfig(EncoderConfig):
 
     kind: ClassVar[str] = "sids"
 
-    output: str = setting(
-        "",
-        "directory to write index.json (codes.parquet of more than 1,048,576 items), codebooks.safetensors, "
-        "report.json and the manifest into",
-        required=True,
-        affects_result=False,
-    )
     method: str = setting(
         "residual_kmeans",
         "how SIDs are made: residual_kmeans (clusters of item vectors), balanced_kmeans (clusters of equal size), "

@@ -38,16 +38,11 @@ TRAINED_SPLITS = (
 
 
 def _check_splits(splits: list[str]) -> Iterator[str]:
-    yield from _unless(
-        tuple(splits) == SPLITS[: len(splits)],
-        f"splits are {' '.join(splits)}; a user's examples are one history in the order {' '.join(SPLITS)}. Give "
-        "train, train valid, or all three.",
-    )
-
-
-def _unless(condition: bool, message: str) -> Iterator[str]:
-    if not condition:
-        yield message
+    if tuple(splits) != SPLITS[: len(splits)]:
+        yield (
+            f"splits are {' '.join(splits)}; a user's examples are one history in the order {' '.join(SPLITS)}. Give "
+            "train, train valid, or all three."
+        )
 
 
 @dataclass
@@ -65,7 +60,6 @@ class RunConfig(StageConfig):
         return total, per_device
 
     corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
-    output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
     epochs: float = setting(1.0, "passes over the examples", above=0, resumable=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
     schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
@@ -86,10 +80,8 @@ class RunConfig(StageConfig):
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
-        yield from _unless(
-            self.eval_examples == 0 or self.eval_beams >= 10,
-            f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10.",
-        )
+        if self.eval_examples != 0 and self.eval_beams < 10:
+            yield f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10."
 
 
 @dataclass
@@ -126,11 +118,6 @@ class SftConfig(LanguageRunConfig):
     max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
     weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
     wording: str = setting("compact", "prompt wording: compact, prose, lcrec, or a YAML file", required=True, path=True)
-    events: bool = setting(
-        True,
-        "next_sid: put the event of each history item (view, purchase) behind its SID as a token, where the corpus was "
-        "prepared with targets",
-    )
     context: list[str] = setting([], f"next_sid: {CONTEXT}, as tokens behind the history")
     all_positions: bool = setting(
         False,
@@ -172,38 +159,34 @@ class SftConfig(LanguageRunConfig):
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         yield from _check_splits(self.splits)
-        yield from _unless(
-            not self.experts or NEXT_SID in self.tasks,
-            f"experts is true, but they rank SIDs, and the tasks are {', '.join(self.tasks)}; add {NEXT_SID}, or set "
-            "experts to false.",
-        )
-        yield from _unless(
-            not (self.lora_rank and self.model == "scratch"),
-            f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
-            "pretrained model, or set lora_rank to 0.",
-        )
-        yield from _unless(
-            self.select_by == "loss" or self.eval_examples != 0,
-            "select_by is ndcg but eval_examples is 0; rank some validation examples, or select by loss.",
-        )
-        yield from _unless(
-            not self.all_positions or bool({NEXT_SID, NEXT_TITLE} & set(self.tasks)),
-            f"all_positions applies to the tasks {NEXT_SID} and {NEXT_TITLE}, neither of which is among the tasks "
-            f"{', '.join(self.tasks)}.",
-        )
-        yield from _unless(
-            not self.variants or self.all_positions,
-            f"variants is {self.variants}, but they are variants of windows; set all_positions to true, or it to 0.",
-        )
-        yield from _unless(
-            not self.max_tokens or (self.all_positions and list(self.tasks.values()) == [1]),
-            f"max_tokens is {self.max_tokens}, which applies to windows; set all_positions to true, and give one task "
-            "of weight 1.",
-        )
-        yield from _unless(
-            not self.teacher or "next_sid" in self.tasks,
-            f"a teacher applies to the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
-        )
+        if self.experts and NEXT_SID not in self.tasks:
+            yield (
+                f"experts is true, but they rank SIDs, and the tasks are {', '.join(self.tasks)}; add {NEXT_SID}, or "
+                "set experts to false."
+            )
+        if self.lora_rank and self.model == "scratch":
+            yield (
+                f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
+                "pretrained model, or set lora_rank to 0."
+            )
+        if self.select_by != "loss" and self.eval_examples == 0:
+            yield "select_by is ndcg but eval_examples is 0; rank some validation examples, or select by loss."
+        if self.all_positions and not ({NEXT_SID, NEXT_TITLE} & set(self.tasks)):
+            yield (
+                f"all_positions applies to the tasks {NEXT_SID} and {NEXT_TITLE}, neither of which is among the tasks "
+                f"{', '.join(self.tasks)}."
+            )
+        if self.variants and not self.all_positions:
+            yield (
+                f"variants is {self.variants}, but they are variants of windows; set all_positions to true, or it to 0."
+            )
+        if self.max_tokens and (not self.all_positions or list(self.tasks.values()) != [1]):
+            yield (
+                f"max_tokens is {self.max_tokens}, which applies to windows; set all_positions to true, and give one "
+                "task of weight 1."
+            )
+        if self.teacher and "next_sid" not in self.tasks:
+            yield f"a teacher applies to the task next_sid, which is not among the tasks {', '.join(self.tasks)}."
 
     def inputs(self) -> dict[str, Path]:
         """Inputs: also the wording where it is the user's own file, and the model where it is ours."""
@@ -238,9 +221,6 @@ class CatalogueTrainConfig(RunConfig):
         [],
         "columns of the items, such as [brand, category, price], that are added to item vectors: categories, tags, "
         "numbers and times (roles of prepare-data)",
-    )
-    events: bool = setting(
-        True, "read the event of each history item (view, purchase), where the corpus was prepared with targets"
     )
     hidden_size: int = setting(128, "width of a tower", least=1)
     layers: int = setting(2, "layers of a tower", least=0)
@@ -279,11 +259,6 @@ class CatalogueTrainConfig(RunConfig):
         known=LOSSES,
     )
     negatives: int = setting(256, "sampled: SIDs drawn uniformly each step", least=1, requires="loss")
-    unseen_negatives: bool = setting(
-        True,
-        "likelihood: whether SIDs that no training window holds count as wrong answers; false leaves them out of the "
-        "training loss, so that their scores follow from text and codes, as for items added later",
-    )
     loss_examples: int = setting(
         -1,
         "validation examples whose loss is measured, a seeded sample; -1: all",
@@ -298,45 +273,29 @@ class CatalogueTrainConfig(RunConfig):
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         yield from _check_splits(self.splits)
-        yield from _unless(
-            self.objective == "likelihood" or bool(self.checkpoint),
-            f"objective {self.objective} continues from a trained model; give --checkpoint.",
-        )
-        yield from _unless(
-            self.beta == 0 or self.objective != "likelihood",
-            f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
-        )
-        yield from _unless(
-            self.eval_examples != 0, "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
-        )
-        yield from _unless(self.loss_examples != 0, "loss_examples is 0; say how many, or -1 for all.")
-        yield from self._loss_contradictions()
-        yield from _unless(
-            bool(self.vectors) or not {"learned_vectors", "code_vectors"} <= set(self.without),
-            f"SIDs have no vector: vectors is empty, and without is {' '.join(self.without)}. Give vectors, or leave "
-            "out less.",
-        )
-
-    def _loss_contradictions(self) -> Iterator[str]:
-        """Contradictions of the settings of losses."""
-        exact = self.objective == "likelihood" and self.loss == "exact"
-        yield from _unless(
-            self.unseen_negatives or exact,
-            f"unseen_negatives is false, but with objective {self.objective} and loss {self.loss} nothing can be left "
-            "out of the loss; set it to true, or give objective likelihood and loss exact.",
-        )
-        if self.loss == "exact":
-            return
-        yield from _unless(
-            self.objective == "likelihood",
-            f"the loss is sampled, but the objective {self.objective} needs the probability of every SID; set loss to "
-            "exact.",
-        )
-        yield from _unless(
-            self.max_grad_norm == 0,
-            f"max_grad_norm is {self.max_grad_norm:g}, but the sampled loss has gradients of some rows alone, whose "
-            "norm is not that of a step; set max_grad_norm to 0.",
-        )
+        if self.objective != "likelihood" and not self.checkpoint:
+            yield f"objective {self.objective} continues from a trained model; give --checkpoint."
+        if self.beta != 0 and self.objective == "likelihood":
+            yield f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0."
+        if self.eval_examples == 0:
+            yield "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
+        if self.loss_examples == 0:
+            yield "loss_examples is 0; say how many, or -1 for all."
+        if self.loss == "sampled" and self.objective != "likelihood":
+            yield (
+                f"the loss is sampled, but the objective {self.objective} needs the probability of every SID; set loss "
+                "to exact."
+            )
+        if self.loss == "sampled" and self.max_grad_norm != 0:
+            yield (
+                f"max_grad_norm is {self.max_grad_norm:g}, but the sampled loss has gradients of some rows alone, "
+                "whose norm is not that of a step; set max_grad_norm to 0."
+            )
+        if not self.vectors and {"learned_vectors", "code_vectors"} <= set(self.without):
+            yield (
+                f"SIDs have no vector: vectors is empty, and without is {' '.join(self.without)}. Give vectors, or "
+                "leave out less."
+            )
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the vectors where they are read from somewhere."""
@@ -444,10 +403,11 @@ class GrpoConfig(LanguageRunConfig):
         yield from super().contradictions()
         weights = reward_weights(self.rewards)
         for names, source, what in _SOURCES:
-            yield from _unless(
-                bool(getattr(self, source)) == any(name in weights for name in names),
-                f"rewards are {', '.join(self.rewards)} and {source} is {getattr(self, source)!r}; {what} go together.",
-            )
+            if bool(getattr(self, source)) != any(name in weights for name in names):
+                yield (
+                    f"rewards are {', '.join(self.rewards)} and {source} is {getattr(self, source)!r}; {what} go "
+                    "together."
+                )
         yield from self._column_contradictions(weights)
         if self.beta == 0 and self.reference:
             yield (
@@ -461,43 +421,37 @@ class GrpoConfig(LanguageRunConfig):
     def _column_contradictions(self, weights: dict[str, float]) -> Iterator[str]:
         """Contradictions of the rewards that read columns."""
         for name in self.reward_columns:
-            yield from _unless(
-                name in weights,
-                f"reward_columns has a column of {name}, but rewards are {', '.join(self.rewards)}; add the reward, or "
-                "leave its column out.",
-            )
+            if name not in weights:
+                yield (
+                    f"reward_columns has a column of {name}, but rewards are {', '.join(self.rewards)}; add the "
+                    "reward, or leave its column out."
+                )
         for name in ("value", "expected_value"):
-            yield from _unless(
-                name not in weights or name in self.reward_columns,
-                f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of {name}; give one, e.g. "
-                f"{name}=price.",
-            )
+            if name in weights and name not in self.reward_columns:
+                yield (
+                    f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of {name}; give one, "
+                    f"e.g. {name}=price."
+                )
 
     def _term_contradictions(self) -> Iterator[str]:
         """Contradictions of the terms of the loss, and of what they read."""
         terms = ", ".join(self.loss_terms)
-        if "policy" not in self.loss_terms:
-            yield from _unless(
-                self.beta == 0,
-                f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0, or "
-                "add policy.",
+        if "policy" not in self.loss_terms and self.beta != 0:
+            yield (
+                f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0, "
+                "or add policy."
             )
-        yield from _unless(
-            not self.teacher or "likelihood" in self.loss_terms,
-            f"teacher is {self.teacher!r}, but loss_terms are {terms}: the term likelihood learns from it. Add "
-            "likelihood, or leave the teacher out.",
-        )
-        yield from _unless(
-            not self.teacher or NEXT_SID in self.tasks,
-            f"a teacher applies to the task {NEXT_SID}, which is not among the tasks {', '.join(self.tasks)}.",
-        )
+        if self.teacher and "likelihood" not in self.loss_terms:
+            yield (
+                f"teacher is {self.teacher!r}, but loss_terms are {terms}: the term likelihood learns from it. Add "
+                "likelihood, or leave the teacher out."
+            )
+        if self.teacher and NEXT_SID not in self.tasks:
+            yield f"a teacher applies to the task {NEXT_SID}, which is not among the tasks {', '.join(self.tasks)}."
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the files of a user's own rewards."""
         return super().inputs() | reward_files(list(self.rewards))
-
-
-EXTEND_STARTS = ("neighbours", "zero")
 
 
 @dataclass
@@ -519,7 +473,6 @@ class ExtendConfig(StageConfig):
         required=True,
         input_kind="sids",
     )
-    output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
     lift: float = setting(
         0.0,
         "added to the log-probability of items without a training example in the corpus when recommending, in "
@@ -531,12 +484,6 @@ class ExtendConfig(StageConfig):
         "(fitted as it was then), wordllama, the output of embed-items, a .npy or .parquet file",
         required=True,
         path=True,
-    )
-    start: str = setting(
-        "neighbours",
-        "catalogue model: learned vector and bias of a new SID, and vectors of codes that are new: neighbours (mean of "
-        "the SIDs that share its longest prefix) or zero (scored by text and shared codes alone)",
-        known=EXTEND_STARTS,
     )
 
     def inputs(self) -> dict[str, Path]:

@@ -150,7 +150,7 @@ def measure(
         {other: RecommenderResults.from_lists(other, found, list_length) for other, found in lists.items()},
         ["item"] if table is None else ["sid", "item"],
         metrics,
-        Bootstrap.of(SEED, resamples, USERS, rows.users.tolist()),
+        Bootstrap.of(SEED, resamples, rows.users.tolist()),
         [],
         [metric for metric in metrics if not metric.startswith("MRR")],
     )

@@ -28,9 +28,7 @@ class VectorSource:
         prefix: Text before each item's text for a Hugging Face model.
         max_length: Maximum number of tokens per text for a Hugging Face model.
         dtype: Dtype of a Hugging Face model's weights.
-        normalise: Whether to scale vectors of a Hugging Face model to length 1.
         device: Device of a Hugging Face model; "auto" is a GPU if there is one.
-        processes: Number of processes that run a Hugging Face model, each with its own copy.
         cache: Folder that caches vectors of a Hugging Face model by the hash of their text; no cache if None.
         seed: Seed of TF-IDF's decomposition and of the factors of interactions.
     """
@@ -42,9 +40,7 @@ class VectorSource:
     prefix: str = ""
     max_length: int = 512
     dtype: str = "float32"
-    normalise: bool = True
     device: str = "auto"
-    processes: int = 1
     cache: str | None = None
     seed: int = 42
 

@@ -4,9 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +109,7 @@ class VectorCache:
         return vectors, tokens, truncated
 
 
-def encode_cached(
-    texts: Sequence[str], cache: VectorCache, processes: int = 1, *, device: str = "auto", **encoder: Any
-) -> TextVectors:
+def encode_cached(texts: Sequence[str], cache: VectorCache, **encoder: Any) -> TextVectors:
     """Vectors of texts, encoding only texts that the cache lacks and caching each part as soon as it is computed.
 
     A killed run resumes. Vectors of a resumed run, or of one with smaller batches, may differ in their last bits,
@@ -122,9 +118,7 @@ def encode_cached(
     Args:
         texts: N texts.
         cache: Cache of this encoder with these settings only.
-        processes: Number of processes, each with its own model; with device "auto" the GPUs are divided among them.
-        device: As in `HFEncoder`.
-        encoder: The other arguments of `HFEncoder`.
+        encoder: The arguments of `HFEncoder`.
 
     Raises:
         ConfigError: As in `HFEncoder`.
@@ -133,32 +127,11 @@ def encode_cached(
     """
     missing = sorted(cache.missing(texts), key=len, reverse=True)  # by length, to reduce padding
     parts = [missing[start : start + PART_TEXTS] for start in range(0, len(missing), PART_TEXTS)]
-    processes = min(processes, len(parts))
-    if processes > 1:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            work = [
-                pool.submit(_encode_parts, parts[rank::processes], cache, rank, processes, device, encoder)
-                for rank in range(processes)
-            ]
-            for done in progress(as_completed(work), "encoding texts", total=processes, unit="process"):
-                done.result()
-    elif parts:
-        _encode_parts(progress(parts, "encoding texts", unit="part"), cache, 0, 1, device, encoder)
+    if parts:
+        model = HFEncoder(**encoder)
+        for part in progress(parts, "encoding texts", unit="part"):
+            cache.write(part, model.encode(part))
     return cache.read(texts)
-
-
-def _encode_parts(
-    parts: Iterable[list[str]], cache: VectorCache, rank: int, processes: int, device: str, encoder: dict[str, Any]
-) -> None:
-    """Encode the parts of one process."""
-    import torch
-
-    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
-    if device == "auto" and torch.cuda.is_available():
-        device = f"cuda:{rank % torch.cuda.device_count()}"
-    model = HFEncoder(device=device, **encoder)
-    for part in parts:
-        cache.write(part, model.encode(part))
 
 
 def make_vectors(
@@ -265,7 +238,6 @@ def _encode(texts: list[str], source: VectorSource, counts: dict[str, Any]) -> n
         encoded, tokens, truncated = encode_cached(
             [texts[position] for position in nonempty],
             VectorCache(Path(source.cache or scratch) / _encoder_key(source)),
-            source.processes,
             model_name_or_path=source.encoder,
             pooling=source.pooling,
             max_length=source.max_length,
@@ -286,7 +258,7 @@ def _encode(texts: list[str], source: VectorSource, counts: dict[str, Any]) -> n
             "the encoder reads no more" if longest < source.max_length else "raise max_length to keep more",
         )
     vectors = np.zeros((len(texts), encoded.shape[1]), dtype=np.float32)
-    vectors[nonempty] = l2_normalise(encoded) if source.normalise else encoded
+    vectors[nonempty] = l2_normalise(encoded)
     return vectors
 
 

@@ -38,7 +38,6 @@ def new_bundle(
     vectors: str = "tfidf",
     vector_width: int = 128,
     columns: Sequence[ColumnCode] = (),
-    events: bool = False,
     context: Sequence[RequestFeature] = (),
     reach: int = 10,
     experts: bool = False,
@@ -56,8 +55,6 @@ def new_bundle(
         vectors: Where item vectors come from (`sid_text`); none if empty.
         vector_width: Width of vectors of TF-IDF or of interactions.
         columns: Columns of the items whose codes are added to item vectors (`minionerec.data.roles.fit_columns`).
-        events: Whether the model reads the events of history items, where the corpus has them; up to `SIDS_AT_ONCE`
-            SIDs.
         context: Request features that the model is conditioned on.
         reach: Items back that transitions are counted, by which SIDs are scored; 0: none.
         experts: Whether the model has experts, which are available up to `SIDS_AT_ONCE` SIDs.
@@ -66,7 +63,7 @@ def new_bundle(
         **shape: Further arguments of `minionerec.models.backbone.catalogue.CatalogueConfig`.
     """
     wording = replace(load_wording("compact"), context=tuple(context))
-    if events and table.n_unique <= SIDS_AT_ONCE:
+    if table.n_unique <= SIDS_AT_ONCE:
         wording = replace(wording, events=tuple(corpus.event_names))
     words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
     tokenizer = train_tokenizer([*corpus.items["title"], *words], _TEXT_TOKENS)

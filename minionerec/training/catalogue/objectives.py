@@ -120,7 +120,6 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
         beta: Weight of the KL divergence from the reference.
         reference: The starting model, where `beta` is above 0.
         sampler: Draws the SIDs of a step of the sampled likelihood; None where all are scored.
-        candidates: bool (N,), the SIDs that the exact likelihood is normalised over in training; all if None.
     """
 
     smaller = "Give --loss sampled, a corpus with a shorter max_history, or a smaller model."
@@ -130,7 +129,6 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
     beta: float = 0.0
     reference: CatalogueModel | None = None
     sampler: Sampler | None = None
-    candidates: torch.Tensor | None = None
 
     def create_optimizer(self, model: Any = None) -> Any:
         """The trainer's own; of the sampled loss one that leaves rows alone that a step does not read."""
@@ -156,8 +154,6 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
         inputs = {**inputs, "leave_out": model.training}
         if self.sampler is not None and model.training and "sample" not in inputs:
             inputs["sample"] = self._sampled(inputs)
-        if self.candidates is not None and model.training:
-            inputs["candidates"] = self.candidates.to(inputs["labels"].device)
         if model.training and "contexts" in inputs:  # before the reference is queried, which is given the same
             inputs["contexts"] = hidden(inputs["contexts"], inputs["labels"])
         if model.training and "events" in inputs:  # so that the model also works without them

@@ -225,14 +225,6 @@ def target_counts(windows: SidWindows, size: int) -> np.ndarray:
     return found[1:]
 
 
-def seen_sids(windows: SidWindows, size: int) -> np.ndarray:
-    """Which SIDs windows hold, as targets or in histories: bool (size,), by number from 0."""
-    seen = target_counts(windows, size) > 0
-    for part in parts_of(len(windows["histories"])):
-        seen |= np.bincount(windows["histories"][part].ravel(), minlength=size + 1)[1:] > 0
-    return seen
-
-
 def window_transitions(windows: SidWindows, size: int, reach: int, decay: float, reverse: float) -> csr_array:
     """Item transitions of windows; see `minionerec.data.transitions.count_transitions`."""
     parts = parts_of(len(windows["labels"]))

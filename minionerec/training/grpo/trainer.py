@@ -223,7 +223,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         path = Path(checkpoint) / REFERENCE_FILE
         if not path.is_file():
             raise ArtefactError(
-                f"{path}: the reference of the unfinished run is missing. Give --restart true to begin again."
+                f"{path}: the reference of the unfinished run is missing. Delete its folder to begin again."
             )
         reference = self.accelerator.unwrap_model(self.ref_model)
         load_model(reference, path, device=str(reference.device))

@@ -123,7 +123,7 @@ def test_columns_say_what_is_wrong_with_them(tmp_path):
     with pytest.raises(ArtefactError, match="holds other columns than b"), ColumnWriter(tmp_path, {"b": "int32"}):
         pass
     (tmp_path / "a.bin").write_bytes(b"12345678")
-    with pytest.raises(ArtefactError, match=r"has 8 bytes, 20 were written\. Give --restart true"):
+    with pytest.raises(ArtefactError, match=r"has 8 bytes, 20 were written\. Delete the folder"):
         open_columns(tmp_path)
 
 

@@ -142,6 +142,6 @@ def test_what_belongs_to_a_setting_that_is_not_given_is_refused(name):
         else:
             value = next((word for word in description(each).known if word != each.default), "given")
         with pytest.raises(
-            ConfigError, match=rf"^{each.name} is .*, but {owner} is .*; give --{owner}.*, or leave {each.name} out"
+            ConfigError, match=rf"^{each.name} is .*, but {owner} is .*; give --{owner}.*, or leave it out"
         ):
             CONFIGS[name](**{**least(name), each.name: value})

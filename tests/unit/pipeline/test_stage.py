@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -105,28 +106,22 @@ def test_more_epochs_go_on_from_a_finished_run(config):
     assert run_sum(replace(config, epochs=4)) == (12, True, 4)
 
 
-def test_a_killed_run_resumes(config, tmp_path):
-    with pytest.raises(Killed):
-        run_sum(config, die_after=1)
-    assert not (tmp_path / "sum").exists()
-    assert (tmp_path / "sum.partial" / RECORD_FILE).is_file()
-    assert run_sum(config) == (6, True, 1)
-    assert not (tmp_path / "sum.partial").exists()
-
-
 def test_an_unfinished_run_is_not_mixed_with_another(config, tmp_path):
     with pytest.raises(Killed):
         run_sum(config, die_after=1)
+    assert not (tmp_path / "sum").exists() and (tmp_path / "sum.partial" / RECORD_FILE).is_file()
     message = r"sum.partial: holds an unfinished run that differs in sign \(then 1, now -1\)\. Resume it with the old"
     with pytest.raises(ConfigError, match=message):
         run_sum(replace(config, sign=-1))
     assert run_sum(replace(config, epochs=3), die_after=None)[2] == 2  # more epochs are no difference
+    assert not (tmp_path / "sum.partial").exists()
     with pytest.raises(Killed):
         run_sum(replace(config, sign=-1), die_after=1)
     write_numbers(tmp_path / "numbers", [5])
     with pytest.raises(ConfigError, match="differs in the inputs' content"):
         run_sum(replace(config, sign=-1))
-    assert run_sum(replace(config, sign=-1, restart=True)) == (-10, True, 2)
+    shutil.rmtree(tmp_path / "sum.partial")
+    assert run_sum(replace(config, sign=-1)) == (-10, True, 2)
 
 
 def test_states_of_another_launch_are_refused(config, tmp_path):
@@ -146,7 +141,6 @@ def test_states_of_another_launch_are_refused(config, tmp_path):
             stage.check_launch(now)
         stage.check_launch({**now, **then})
         Stage(replace(config, sign=-1)).check_launch(now)  # refused for its settings
-        Stage(replace(config, restart=True)).check_launch(now)
 
 
 def test_a_stage_waits_for_one_in_another_thread_and_not_for_itself(config, tmp_path, caplog):
@@ -272,7 +266,7 @@ def test_an_output_that_is_a_link_stays_one_and_lies_in_its_target(config, tmp_p
     for epochs in (2, 3, 5):
         run_sum(replace(config, epochs=epochs))
     assert run_sum(replace(config, epochs=5)) == (15, False, 0)
-    assert run_sum(replace(config, sign=-1, epochs=1, restart=True)) == (-3, True, 1)
+    assert run_sum(replace(config, sign=-1, epochs=1)) == (-3, True, 1)
     assert (tmp_path / "sum").is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "numbers", "sum"]
     kept = sorted(path.name for path in (tmp_path / "disk").iterdir() if path.suffix != ".lock")

@@ -1,6 +1,7 @@
 """How examples become optimiser steps, and locks of killed builds: told from those at which somebody is at work."""
 
 import logging
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from minionerec.core import processes
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.pipeline.config.training import CatalogueTrainConfig, GrpoConfig, SftConfig
-from minionerec.pipeline.training_run import TrainingRun, accumulation_steps, batch_of, training_stage
+from minionerec.pipeline.training_run import TrainingRun, batch_of, training_stage
 from minionerec.training.examples import choose_examples
 from minionerec.training.sampling import DealtBatches, shuffled_examples
 from minionerec.training.trainer import LogLines, load_weights
@@ -40,12 +41,6 @@ def test_every_example_is_dealt_once_and_every_process_has_as_many_batches(count
     assert sorted(order) == list(range(count))
 
 
-def test_micro_batches():
-    assert accumulation_steps(64, 8, 4, "x") == 2
-    with pytest.raises(ConfigError, match=r"x: 60 is no multiple of 8 x 4 device\(s\) = 32; change one of them"):
-        accumulation_steps(60, 8, 4, "x")
-
-
 def test_the_plan_is_for_all_processes_of_the_launch_and_is_reported(monkeypatch, caplog):
     monkeypatch.setenv("WORLD_SIZE", "4")
     config = sft_config(Path(), evals_per_epoch=3, epochs=1.5, batch_size=64, device_batch_size=8)
@@ -65,10 +60,10 @@ def test_batches_of_every_trainer_divide_by_the_processes(monkeypatch, kind, at_
     needed = {of.name: NEEDED[of.name] for of in fields(kind) if of.name in NEEDED}
     config = kind(**needed, **{total: 16, share: at_a_time})
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert batch_of(*config.batch_sizes, config.batch) == ((16, 4, 2) if at_a_time else (16, 8, 1))
+    assert batch_of(config) == ((4, 2) if at_a_time else (8, 1))
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ConfigError, match=rf"^{total} and {share}: 16 is no multiple of {at_a_time or 1} x 3 device"):
-        batch_of(*config.batch_sizes, config.batch)
+        batch_of(config)
 
 
 def test_every_process_refuses_a_batch_that_does_not_divide_before_anything_is_written(tmp_path, monkeypatch):
@@ -81,33 +76,27 @@ def test_every_process_refuses_a_batch_that_does_not_divide_before_anything_is_w
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "sids"]
 
 
-@pytest.mark.parametrize(("requested", "mixed_bf16"), [("bf16", False), ("fp16", False), ("fp16", True)])
-def test_a_launch_of_another_precision_than_the_settings_is_refused(tmp_path, monkeypatch, requested, mixed_bf16):
+DEEPSPEED = {"ACCELERATE_USE_DEEPSPEED": "true"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "mixed_bf16", "words"),
+    [
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, False, "requests mixed precision 'bf16', but mixed_bf16 is false"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, False, "requests mixed precision 'fp16', but mixed_bf16 is false"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, True, "requests mixed precision 'fp16', but mixed_bf16 is true"),
+        ({**DEEPSPEED, "without": "deepspeed"}, False, "DeepSpeed, which is not installed. Install it: pip install"),
+        (DEEPSPEED, True, "bfloat16 on GPUs alone. Give --mixed_bf16 false --dtype float32"),
+    ],
+)
+def test_a_launch_that_does_not_fit_the_settings_is_refused(tmp_path, monkeypatch, environment, mixed_bf16, words):
     make_inputs(tmp_path)
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", requested)
-    with pytest.raises(
-        ConfigError, match=f"requests mixed precision '{requested}', but mixed_bf16 is {mixed_bf16}".lower()
-    ):
-        training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path, mixed_bf16=mixed_bf16))
-
-
-def test_a_launch_of_deepspeed_without_it_names_what_to_install(tmp_path, monkeypatch):
-    make_inputs(tmp_path)
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    monkeypatch.setattr(processes, "find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=r"DeepSpeed, which is not installed\. Install it: pip install 'minionerec\[gpu\]'"
-    ):
-        training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path))
-
-
-def test_a_launch_of_deepspeed_in_bfloat16_needs_a_gpu(tmp_path, monkeypatch):
-    make_inputs(tmp_path)
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes, "find_spec", lambda name: None if name == environment.get("without") else name)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    words = r"bfloat16 on GPUs alone\. Give --mixed_bf16 false --dtype float32"
-    with pytest.raises(ConfigError, match=words):
-        training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path, mixed_bf16=True))
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path, mixed_bf16=mixed_bf16))
     assert not (tmp_path / "sft.partial").exists()
 
 
@@ -134,5 +123,5 @@ def test_weights_are_read_by_the_names_that_their_files_have(tmp_path):
         spoilt = dict(written)
         spoilt.pop(name, None) if name in written else spoilt.update({name: torch.zeros(2)})
         save_file(spoilt, tmp_path / "model.safetensors", {"format": "pt"})
-        with pytest.raises(ArtefactError, match=f"1 tensors .*{words}.* --restart true"):
+        with pytest.raises(ArtefactError, match=f"1 tensors .*{words}.* Delete the folder"):
             load_weights(model, str(tmp_path))

@@ -494,8 +494,7 @@ def sparse_rows(found):
     return [dict(zip(others.tolist(), alike.tolist(), strict=True)) for others, alike in parts]
 
 
-@pytest.mark.parametrize("start", ["neighbours", "zero"])
-def test_new_sids_join_the_experts(start):
+def test_new_sids_join_the_experts():
     model = model_of()
     use(model)
     codes = np.concatenate([CODES, [[0, 3]]])
@@ -508,16 +507,14 @@ def test_new_sids_join_the_experts(start):
     pairs = of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (alike, words)))
     vectors = np.zeros((7, 2), dtype=np.float32)
     vectors[known], vectors[new] = VECTORS, [0, 1]
-    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start, ItemLikeness(*pairs, vectors))
+    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, ItemLikeness(*pairs, vectors))
     for name in ("weights", "least", "most"):
         assert torch.equal(getattr(grown.experts, name), getattr(model.experts, name))
     assert torch.equal(grown.experts.popularity[:, known], model.experts.popularity)
     assert torch.equal(grown.experts.items[known], model.experts.items)
     assert grown.experts.items[new, 3] == 1 and grown.experts.repeats[new] == 0
     near = (model.experts.popularity[:, :3] + NO_SALE).log().mean(1).exp() - NO_SALE
-    assert torch.allclose(
-        grown.experts.popularity[:, new], near if start == "neighbours" else torch.zeros(2), atol=1e-6
-    )
+    assert torch.allclose(grown.experts.popularity[:, new], near, atol=1e-6)
     own = grown.experts
     asked = mean_of_neighbours(
         torch.arange(7.0)[None], own.items[:, 3] > 0, own.text_offsets, own.neighbours, own.similarities[0]

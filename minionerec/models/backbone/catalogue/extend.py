@@ -8,7 +8,6 @@ from scipy.sparse import coo_array, csr_array
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.catalogue.model import CatalogueModel, build_catalogue
-from minionerec.models.nn.context import UNSOLD
 from minionerec.models.nn.experts import NO_SALE, Experts, ItemLikeness, item_features
 
 
@@ -25,20 +24,22 @@ def indices_among(known: np.ndarray, queries: np.ndarray) -> np.ndarray:
     return position[number[len(known) :]]
 
 
-def grown_rows(values: torch.Tensor, known: np.ndarray, queries: np.ndarray, start: str) -> torch.Tensor:
-    """Extend values of rows of codes to more rows: float (M, ...); values of known rows are copied.
+def grown_rows(values: torch.Tensor, known: np.ndarray, queries: np.ndarray) -> torch.Tensor:
+    """Extend values of rows of codes to more rows.
 
     Args:
         values: float (N, ...), value of each known row.
         known: int (N, k), distinct rows of codes.
         queries: int (M, k), rows of the result.
-        start: Values of new rows: "neighbours", the mean over the known rows that share the longest prefix (over all,
-            if none shares the first code), or "zero".
+
+    Returns:
+        float (M, ...); values of known rows are copied, those of new rows are the mean over the known rows that share
+        the longest prefix (over all, if none shares the first code).
     """
     position = indices_among(known, queries)
     grown = values.new_zeros(len(queries), *values.shape[1:])
     waiting = np.flatnonzero(position < 0)
-    for depth in reversed(range(known.shape[1])) if start == "neighbours" else ():
+    for depth in reversed(range(known.shape[1])):
         if not len(waiting):
             break
         prefixes = np.concatenate([known, queries[waiting]])[:, :depth]
@@ -83,15 +84,14 @@ def extended_catalogue(
     vocab_size: int,
     text: np.ndarray | None,
     transitions: csr_array | None,
-    start: str = "neighbours",
     alike: ItemLikeness | None = None,
 ) -> CatalogueModel:
     """Extend a model to more SIDs.
 
     Parameters of known SIDs move to their new numbers. Their text, vectors, biases and popularity do not change, so
-    the differences between their scores change only by counts. New SIDs get the given text and counts, and vectors and
-    biases by `start`. Their popularity is that of SIDs that never were a target, or, with "neighbours", the geometric
-    mean of their neighbours; other counts of the experts are those of items without interactions.
+    the differences between their scores change only by counts. New SIDs get the given text and counts, and the vectors
+    and biases of `grown_rows`. Their popularity is the geometric mean of their neighbours; other counts of the experts
+    are those of items without interactions.
 
     Args:
         model: A trained model; not modified.
@@ -101,7 +101,6 @@ def extended_catalogue(
         text: float32 (N, T), text vectors of the distinct SIDs in the order of their numbers, of which only those of
             new SIDs are used; None if the model has no text.
         transitions: Counts between SID numbers; None if the model has none.
-        start: See `grown_rows`.
         alike: Similarities of all SIDs; required if the model has experts.
 
     Raises:
@@ -117,43 +116,39 @@ def extended_catalogue(
         text[position >= 0] = model.text.cpu().numpy()[position[position >= 0]]
     experts = None
     if model.experts is not None and alike is not None:
-        experts = grown_experts(model.experts, before, after, start, alike)
+        experts = grown_experts(model.experts, before, after, alike)
     extended = build_catalogue(config, codes, code_tokens, text, transitions, experts)
     for old, new in zip(model.each_tower(), extended.each_tower(), strict=True):
         weights = {name: value.cpu() for name, value in old.state_dict().items()}
         for name in ("items.weight", "bias"):
             if name in weights:
-                weights[name] = grown_rows(weights[name], before, after, start)
+                weights[name] = grown_rows(weights[name], before, after)
         for level in range(len(old.codes)):
             name = f"codes.{level}.weight"
             if level < config.levels - 1:  # one row per prefix
                 known, queries = (np.unique(sids[:, : level + 1], axis=0) for sids in (before, after))
-                weights[name] = grown_rows(weights[name], known, queries, start)
+                weights[name] = grown_rows(weights[name], known, queries)
             else:  # one row per code
                 known, queries = (np.unique(sids[:, -1:], axis=0) for sids in (before, after))
                 grown = torch.zeros_like(new.state_dict()[name])
-                grown[queries[:, 0]] = grown_rows(weights[name][known[:, 0]], known, queries, start)
+                grown[queries[:, 0]] = grown_rows(weights[name][known[:, 0]], known, queries)
                 weights[name] = grown
         new.load_state_dict(weights)
     if model.popularity is not None and extended.popularity is not None:
-        logs = _grown_logs(model.popularity.logs, before, after, start)
+        logs = grown_rows(model.popularity.logs.cpu().T, before, after).T
         extended.popularity.set(logs, model.popularity.weights)
     torch.nn.Module.eval(extended)
     return extended
 
 
-def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start: str) -> torch.Tensor:
-    """Extend logarithms of popularity, float (S, N), to more SIDs: float (S, N')."""
-    grown = grown_rows(logs.cpu().T, before, after, start)
-    if start == "zero":
-        grown[torch.from_numpy(indices_among(before, after) < 0)] = float(np.log(UNSOLD))
-    return grown.T
+def grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, alike: ItemLikeness) -> Experts:
+    """Extend experts to more SIDs.
 
-
-def grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, start: str, alike: ItemLikeness) -> Experts:
-    """Extend experts from the distinct SIDs `before`, int (S, L), to `after`, int (N, L), which include them.
-
-    Popularity of new SIDs is by `start`, as of `extended_catalogue`; `alike` has similarities of all SIDs.
+    Args:
+        experts: Experts of the known SIDs; not modified.
+        before: int (S, L), the distinct known SIDs.
+        after: int (N, L), the distinct SIDs, all known ones among them.
+        alike: Similarities of all SIDs.
     """
     number, size = indices_among(after, before), len(after)
     state = {name: value.cpu() for name, value in experts.state_dict().items()}
@@ -165,10 +160,8 @@ def grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, start
     kept = state["ease_items"].shape[1]
     ease = np.zeros((size, kept), dtype=np.int32), np.zeros((size, kept), dtype=np.float32)
     ease[0][number], ease[1][number] = number[state["ease_items"].numpy()], state["ease_weights"].numpy()
-    popularity = np.zeros((2, size), dtype=np.float32)
-    if start == "neighbours":
-        logs = (state["popularity"] + NO_SALE).log().T
-        popularity = (grown_rows(logs, before, after, start).exp() - NO_SALE).clamp(min=0).T.contiguous().numpy()
+    logs = (state["popularity"] + NO_SALE).log().T
+    popularity = (grown_rows(logs, before, after).exp() - NO_SALE).clamp(min=0).T.contiguous().numpy()
     popularity[:, number] = state["popularity"].numpy()
     repeats, items = np.zeros(size, dtype=np.float32), np.tile(item_features(*np.zeros((3, 1))), (size, 1))
     repeats[number], items[number] = state["repeats"].numpy(), state["items"].numpy()

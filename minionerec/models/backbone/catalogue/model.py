@@ -237,7 +237,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         num_items_in_batch: torch.Tensor | int | None = None,
         sample: Sample | None = None,
         contexts: torch.Tensor | None = None,
-        candidates: torch.Tensor | None = None,
         events: torch.Tensor | None = None,
         **_: Any,
     ) -> CausalLMOutput:
@@ -256,8 +255,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             sample: With labels: SIDs from whose scores the loss is estimated; if None, the loss is exact.
             contexts: int64 (B, T, F), with `histories`: codes of the request features of the SID after each position;
                 unknown if None.
-            candidates: bool (N,), with labels and without sample: the SIDs that the loss is normalised over, including
-                every label; all if None.
             events: int64 (B, T), with `histories`: event of each item, from 1 by `config.event_tokens`, 0 where it is
                 unknown; all unknown if None.
 
@@ -284,7 +281,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             positions = self.positions(histories, row, slot, counted, contexts, events)
             return CausalLMOutput(logits=self._log_probs(histories, positions))
         at = ScoredPositions(row, slot, contexts=contexts, events=events)
-        losses = self._losses(histories, at, targets, counted, sample, candidates)
+        losses = self._losses(histories, at, targets, counted, sample)
         total = losses.sum() if weights is None else losses @ weights[row, slot]
         return CausalLMOutput(loss=total / (num_items_in_batch or max(1, len(targets))))
 
@@ -295,7 +292,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         targets: torch.Tensor,
         counted: torch.Tensor | None,
         sample: Sample | None,
-        candidates: torch.Tensor | None,
     ) -> torch.Tensor:
         """Negative log-likelihood of the target at each position, averaged over towers: float32 (P,)."""
         if sample is not None:
@@ -307,7 +303,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             losses = []
             positions = self.positions(histories, at.row, at.slot, counted, at.contexts, at.events)
             for scores in self.tower_scores(histories, positions):
-                scores = scores if candidates is None else scores.masked_fill(~candidates, -torch.inf)
                 losses.append(nn.functional.cross_entropy(scores, targets, reduction="none"))
         return torch.stack(losses).mean(0)
 

@@ -46,8 +46,8 @@ def trained(towers=2, **changes):
     return random_catalogue(KNOWN, TOKENS, counted(KNOWN), **shape, **changes)
 
 
-def extended(model, start="neighbours"):
-    return extended_catalogue(model, ALL, TOKENS, 45, texts(len(ALL), 1), counted(ALL), start)
+def extended(model):
+    return extended_catalogue(model, ALL, TOKENS, 45, texts(len(ALL), 1), counted(ALL))
 
 
 def reported(model, codes):
@@ -57,12 +57,11 @@ def reported(model, codes):
         return model.leaf_log_probs(number[HISTORIES])[:, number[1:] - 1]
 
 
-@pytest.mark.parametrize("start", ["neighbours", "zero"])
 @pytest.mark.parametrize("off", [{}, {"learned_vectors": False}, {"code_vectors": False}, {"pointer": False}])
-def test_known_sids_keep_their_ratios(off, start):
+def test_known_sids_keep_their_ratios(off):
     """A tower's log-probabilities of them all fall by the same number; each tower of several has its own."""
     model = trained(towers=1, **off)
-    grown = extended(model, start)
+    grown = extended(model)
     before = reported(model, KNOWN)
     difference = reported(grown, ALL) - before
     assert (difference < -1e-3).all()  # new SIDs took some probability
@@ -92,21 +91,19 @@ def test_each_of_several_towers_keeps_its_scores():
             assert name in ("bias", "items.weight") or name.startswith("codes.") or torch.equal(weights[name], value)
 
 
-@pytest.mark.parametrize("start", ["neighbours", "zero"])
-def test_request_features_and_popularity_go_along(start):
-    """Known SIDs keep their ratios at every context; a new one is as popular as its neighbours, or never was."""
+def test_request_features_and_popularity_go_along():
+    """Known SIDs keep their ratios at every context; a new one is as popular as its neighbours."""
     model = trained(towers=1, context_tokens=[[1, 2]])
     torch.manual_seed(1)
     model.popularity.set(torch.randn(3, len(KNOWN)), torch.tensor([0.5, 1.5, 0.8]))
-    grown, kept = extended(model, start), number_of(ALL)
+    grown, kept = extended(model), number_of(ALL)
     assert torch.equal(grown.popularity.logs[:, kept], model.popularity.logs)
     assert torch.equal(grown.popularity.weights, model.popularity.weights)
     old, new = (next(each.each_tower()).context_states.state_dict() for each in (model, grown))
     assert old["scale"].any() and all(torch.equal(new[name], value) for name, value in old.items())
     number = {tuple(code): position for position, code in enumerate(np.unique(ALL, axis=0).tolist())}
     for sid, rows in {(0, 0, 1): [0, 1], (3, 1, 0): [5], (4, 4, 4): range(6)}.items():
-        near = model.popularity.logs[:, list(rows)].mean(1)
-        wanted = near if start == "neighbours" else torch.full((3,), float(np.log(0.2)))
+        wanted = model.popularity.logs[:, list(rows)].mean(1)
         torch.testing.assert_close(grown.popularity.logs[:, number[sid]], wanted)
     now, falls = torch.from_numpy(np.concatenate([[0], kept + 1])), []
     for context in range(3):
@@ -118,12 +115,12 @@ def test_request_features_and_popularity_go_along(start):
         assert (difference - difference[:, :1]).abs().max() <= rounding(after, WIDTH)
         falls.append(difference[:, 0])
     assert not torch.allclose(falls[0], falls[1], atol=1e-3)
-    assert extended(trained(), start).popularity is None
+    assert extended(trained()).popularity is None
 
 
 def test_new_sids_begin_at_the_mean_of_those_that_share_the_longest_prefix():
     model = trained()
-    grown, zero = extended(model), extended(model, "zero")
+    grown = extended(model)
     old, new = next(model.each_tower()), next(grown.each_tower())
     number = {tuple(code): position for position, code in enumerate(np.unique(ALL, axis=0).tolist())}
     # SID → rows of KNOWN that share its longest prefix.
@@ -134,10 +131,6 @@ def test_new_sids_begin_at_the_mean_of_those_that_share_the_longest_prefix():
     torch.testing.assert_close(new.codes[0].weight[2], old.codes[0].weight.mean(0))
     torch.testing.assert_close(new.codes[1].weight[1], old.codes[1].weight[:2].mean(0))  # (0, 1) beside (0, 0), (0, 2)
     torch.testing.assert_close(new.codes[2].weight[4], old.codes[2].weight.mean(0))
-    zeros = next(zero.each_tower())
-    assert not zeros.items.weight[number[0, 0, 1]].any() and zeros.bias[number[4, 4, 4]] == 0
-    assert not zeros.codes[2].weight[4].any()
-    assert not torch.equal(reported(grown, ALL), reported(zero, ALL))
 
 
 def test_a_number_that_no_known_sid_ends_in_is_new():
@@ -145,12 +138,12 @@ def test_a_number_that_no_known_sid_ends_in_is_new():
     model = trained()
     codes = np.concatenate([ALL, [[0, 0, 2]]])[np.lexsort(np.arange(12)[None])]
     values = torch.arange(6.0)
-    assert grown_rows(values, KNOWN, np.array([[0, 0, 2], [1, 0, 1]]), "neighbours").tolist() == [0.5, 3.0]
+    assert grown_rows(values, KNOWN, np.array([[0, 0, 2], [1, 0, 1]])).tolist() == [0.5, 3.0]
     old = next(model.each_tower()).codes[2].weight
     without = KNOWN[KNOWN[:, 2] != 2]
     torch.manual_seed(0)
     small = build_catalogue(CatalogueConfig(vocab_size=40, hidden_size=16, intermediate_size=8), without, TOKENS)
-    table = next(extended_catalogue(small, codes, TOKENS, 40, None, None, "neighbours").each_tower()).codes[2].weight
+    table = next(extended_catalogue(small, codes, TOKENS, 40, None, None).each_tower()).codes[2].weight
     trained_rows = next(small.each_tower()).codes[2].weight
     torch.testing.assert_close(table[2], trained_rows[[0, 1, 3]].mean(0))
     assert len(old) == len(trained_rows) == 4 and torch.equal(table[3], trained_rows[3])
@@ -164,7 +157,7 @@ def test_grown_rows_are_those_of_a_plain_search(data):
     known = np.array(data.draw(st.lists(code, min_size=1, max_size=8, unique=True)))
     wanted = np.array(data.draw(st.lists(code, min_size=1, max_size=8, unique=True)))
     values = torch.from_numpy(np.random.default_rng(0).normal(size=(len(known), 2)))
-    found = grown_rows(values, known, wanted, "neighbours")
+    found = grown_rows(values, known, wanted)
     for row, sid in zip(found, wanted.tolist(), strict=True):
         shared = [next((d for d in range(levels) if sid[d] != other[d]), levels) for other in known.tolist()]
         nearest = [position for position, depth in enumerate(shared) if depth == max(shared)]

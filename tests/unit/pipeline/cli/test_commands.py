@@ -20,7 +20,7 @@ from minionerec.pipeline.settings import Settings
 from minionerec.pipeline.stages import STAGES, StageSpec, stage_spec
 
 SCRIPTS = [ROOT / "calc_level.py", *sorted((ROOT / "scripts").glob("*.py"))]
-COMMANDS = [*STAGES, "init", "run", "recipes", "serve", "doctor", "completion"]
+COMMANDS = [*STAGES, "init", "run", "recipes", "serve", "doctor"]
 EACH_HELP = """
 import contextlib, io, runpy, sys
 from minionerec.pipeline.cli.main import main
@@ -191,20 +191,3 @@ def test_recipes_are_listed_and_copied(capsys, monkeypatch, tmp_path):
     words(monkeypatch, "recipes", "copy", "industrial", "my copy.yaml")
     cli.dispatch()
     assert capsys.readouterr().out.endswith("run them with: minionerec run 'my copy.yaml'\n")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_shells_complete_commands_and_settings(shell, capsys, monkeypatch, tmp_path):
-    words(monkeypatch, "completion", shell)
-    cli.dispatch()
-    script = capsys.readouterr().out
-    assert all(name in script for name in STAGES)
-    assert "--learning_rate" in script and "--dry-run" in script
-    if shell == "bash":
-        file = tmp_path / "completion.sh"
-        file.write_text(
-            f"{script}\nCOMP_WORDS=(minionerec sft --learning_r)\nCOMP_CWORD=2\n"
-            "$(complete -p minionerec | sed 's/.*-F \\([^ ]*\\).*/\\1/')\necho ${COMPREPLY[@]}\n"
-        )
-        done = subprocess.run(["bash", str(file)], capture_output=True, text=True)
-        assert done.stdout.split() == ["--learning_rate"], done

@@ -268,6 +268,10 @@ def test_the_purchases_of_a_log_with_views_are_its_targets(tmp_path, monkeypatch
     init(monkeypatch, "items.csv", "interactions.csv", "views", "--targets", "view", "--where", "item_id != 3")
     corpus = yaml.safe_load((tmp_path / "views.yaml").read_text())["steps"]["corpus"]
     assert (corpus["targets"], corpus["where"]) == (["view"], "item_id != 3")
+    with_events(tmp_path, ["view", "click"])
+    init(monkeypatch, "items.csv", "interactions.csv", "clicks")
+    assert "Events: view 500, click 500. Each row counts alike" in capsys.readouterr().out
+    assert "targets" not in yaml.safe_load((tmp_path / "clicks.yaml").read_text())["steps"]["corpus"]
 
 
 def test_columns_of_categories_are_part_of_the_text(tmp_path, monkeypatch, capsys):
@@ -304,14 +308,6 @@ def test_columns_of_categories_are_part_of_the_text(tmp_path, monkeypatch, capsy
         init(monkeypatch, "items.csv", "interactions.csv", "third", "--roles", "colour=category")
 
 
-def test_events_without_a_purchase_count_alike(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with_events(tmp_path, ["view", "click"])
-    init(monkeypatch, "items.csv", "interactions.csv", "shop")
-    assert "Events: view 500, click 500. Each row counts alike" in capsys.readouterr().out
-    assert "targets" not in yaml.safe_load((tmp_path / "shop.yaml").read_text())["steps"]["corpus"]
-
-
 def test_items_without_any_text_get_vectors_of_interactions(tmp_path, monkeypatch):
     """The steps that read texts run to their end on what is written."""
     monkeypatch.chdir(tmp_path)
@@ -326,16 +322,6 @@ def test_items_without_any_text_get_vectors_of_interactions(tmp_path, monkeypatc
     run_prepare(jobs["corpus"])
     assert run_build_sids(jobs["sids"]).table.n_unique == 50
     assert run_catalogue(replace(jobs["catalogue"], epochs=1, evals_per_epoch=1)).counts["steps"] == 7
-
-
-def test_the_server_gets_no_table_whose_ids_it_cannot_find(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    config = PrepareConfig(
-        source="tables", items="items.csv", interactions="x.csv", columns={"item": "sku"}, output="x"
-    )
-    (tmp_path / "mine.yaml").write_text(recipe_text(config, SMALL, "mine", 40))
-    recipe = read_recipe("mine")
-    assert serving(recipe, plan_of("mine")) == ["Serve it: minionerec serve --checkpoint runs/mine/catalogue"]
 
 
 def test_the_shipped_recipe_of_steam_is_what_init_writes():
@@ -357,8 +343,6 @@ def test_the_demo_shop_has_its_own_shape():
 
 
 def test_windows_are_those_that_training_sees(tmp_path):
-    from minionerec.data.corpus import Corpus
-
     tables(tmp_path, users=60, each=25)
     paths = {"items": str(tmp_path / "items.csv"), "interactions": str(tmp_path / "interactions.csv")}
     config = PrepareConfig(source="tables", output=str(tmp_path / "corpus"), **paths)
@@ -369,26 +353,10 @@ def test_windows_are_those_that_training_sees(tmp_path):
     assert len(user_windows(corpus)) == shape.windows > 60
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a: b",
-        "{sids}",
-        "a\tb",
-        "a\n",
-        "",
-        "/",
-        "..",
-        "../x",
-        "a/../b",
-        "/tmp/x",
-        "-dash",
-        ".hidden",
-        "a//b",
-        "own/_base",
-        "x" * 61,
-    ],
-)
+NO_NAMES = ["a: b", "{sids}", "a\tb", "a\n", "", "/", "..", "../x", "a/../b", "/tmp/x", "-dash", ".hidden", "a//b"]
+
+
+@pytest.mark.parametrize("name", [*NO_NAMES, "x" * 61, "own/_base"])
 def test_a_name_that_is_none_is_refused_and_nothing_is_written(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tables(tmp_path)

@@ -202,7 +202,7 @@ def test_several_steps_at_a_time_each_after_what_it_reads(jobs, tmp_path, monkey
         (["recipes", "copy", "nowhere", "here"], "nowhere: no such recipe"),
         (
             ["no-such-command"],
-            "unknown command 'no-such-command'; known: init, run, recipes, doctor, completion, serve, ",
+            "unknown command 'no-such-command'; known: init, run, recipes, doctor, serve, ",
         ),
     ],
 )

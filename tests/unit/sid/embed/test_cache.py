@@ -1,9 +1,8 @@
-"""No text is encoded twice, a killed run goes on, several processes make the same vectors."""
+"""No text is encoded twice, a killed run goes on."""
 
 import numpy as np
 import pytest
 from support.encoders import save_encoder, watch_encoder
-from support.processes import trainer_context
 from support.rounding import assert_near
 
 from minionerec.core.errors import ArtefactError
@@ -68,15 +67,6 @@ def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
     found = encode(model_path, tmp_path / "c")
     assert len(encoded_texts) == len(set(TEXTS)) - sum(written) and written == [6, 6]
     assert_near(found[0], HFEncoder(model_path, device="cpu").encode(TEXTS)[0])
-
-
-def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
-    monkeypatch.setattr(cache_module, "PART_TEXTS", 6)
-    monkeypatch.setattr(cache_module, "get_context", lambda _: trainer_context())  # whose imports tests share
-    one, two = encode(model_path, tmp_path / "one"), encode(model_path, tmp_path / "two", processes=2)
-    assert one[0].tobytes() == two[0].tobytes()
-    names = [sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("one", "two")]
-    assert names[0] == names[1] and len(names[0]) > 1
 
 
 def test_tokens_are_counted(model_path, monkeypatch, caplog):
