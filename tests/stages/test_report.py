@@ -26,7 +26,6 @@ from minionerec.pipeline.settings import parse_settings
 from minionerec.recommend.rankers.baselines import MIXTURE, NAMES
 from minionerec.reports import plots
 from minionerec.reports.cells import MINUS
-from minionerec.reports.sections import NOT_COMPARABLE
 from minionerec.sid.table import SidTable
 
 NASTY = 'Bolt <script>alert("x")</script> & | nuts'
@@ -129,38 +128,6 @@ def test_value_of_the_lists_beside_the_first_re_ranked(shop, drawn):
     assert "Value of the lists" in text and Page(text).tags.count("svg") == 4
     with pytest.raises(ConfigError, match="value_column is 'cost', but the corpus has no such column of items"):
         run_report(config(corpus="priced", value_column="cost", output="other"))
-
-
-def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop):
-    run_report(config())
-    message = (
-        "Intervals and paired tests: 100 bootstrap samples of 120 users, each with all of its examples (120 examples"
-    )
-    assert message in page_text(Path("report/report.html"))
-    kept = recommenders_of("report")
-    run_report(config(resample="examples"))
-    assert "100 bootstrap samples of 120 examples, each by itself" in page_text(Path("report/report.html"))
-    assert recommenders_of("report") == kept
-
-
-def test_who_is_given_the_gap_is_reported_and_stands_apart_from_published_figures(shop, drawn):
-    conditioned = replace(Predictions.load("grpo"), given=("gap",))
-    conditioned.save("conditioned", config={"beams": 20}, inputs={"corpus": "corpus"})
-    name = "GRPO (given gap)"
-    result = run_report(config(predictions={"SFT": "sft", "GRPO": "conditioned"}, reference="industrial", title="Page"))
-    markdown = page_text(result.output / "report.html").split("## Configuration")[0]
-    beside = markdown.split("## Comparison with published results")[1].split("\n## ")[0]
-    lines = [line.split(" | ")[0].removeprefix("| ") for line in beside.split("Discrepancy")[0].splitlines()]
-    assert lines.index("baseline: popularity") < lines.index(NOT_COMPARABLE) == lines.index(name) - 1
-    gaps = beside.split("Discrepancy")[1]
-    assert "| SFT | SFT (replication) |" in gaps and name not in gaps
-    assert f"{name} has the highest" in markdown or f'"{name}" has the highest' in markdown
-    ours = markdown.split("## Comparison with published results")[0]
-    assert ours.count("GRPO") == ours.count(name) > 5
-    assert name in result.text and name in recommenders_of("report")
-    assert name in (result.output / "report.html").read_text(encoding="utf-8").split("<svg")[1]
-    with pytest.raises(ConfigError, match="have the same name with their inputs"):
-        run_report(config(predictions={name: "sft", "GRPO": "conditioned"}, output="other"))
 
 
 def shortened(markdown):

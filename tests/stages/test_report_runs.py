@@ -156,9 +156,13 @@ def test_users_are_resampled_by_default_and_examples_on_demand(shop):
         write_run(Path(name), ranks[number][None], corpus.test.targets, users=users, lists=lists)
     first, second = (ranking_metrics(row, [10])["NDCG@10"] for row in ranks)
     rows = {"one": "one", "two": "two"}
-    for resample, clusters in (("users", users), ("examples", None)):
+    for resample, clusters, drawn in (
+        ("users", users, "30 users, each with all of its examples (120 examples"),
+        ("examples", None, "120 examples, each by itself"),
+    ):
         settings = {"corpus": "grouped", "sids": "", "reference": None, "baseline": "", "resample": resample}
-        run_report(config(rows, **settings))
+        page = page_text(run_report(config(rows, **settings)).output / "report.html")
+        assert f"Intervals and paired tests: 100 bootstrap samples of {drawn}" in page
         gap = paired_bootstrap(second, first, 0, 100, clusters=clusters)
         assert read()["differences"][0]["levels"]["item"]["NDCG@10"] == pytest.approx(list(gap))
         interval = recommenders_of("board")["two"]["metrics"]["item"]["NDCG@10"]["interval"]
@@ -183,6 +187,8 @@ def test_who_is_given_the_gap_is_reported_and_stands_apart_from_published_figure
     base = page_text(Path("base/report.html"))
     assert "## Differences from c (given gap)" in base and "SFT minus c (given gap)" in base
     assert NOT_COMPARABLE not in base
+    with pytest.raises(ConfigError, match="have the same name with their inputs"):
+        run_report(config({name: "eval_sft", "catalogue model": "conditioned"}, baseline="", output="other"))
 
 
 def test_hits_are_counted_by_the_sids_of_the_page_own_sids_or_titles(shop):
