@@ -1,21 +1,18 @@
 """Export: the files alone, read without the project, give the project's lists."""
 
-import base64
 import json
 import os
 import re
 import subprocess
-import threading
 from copy import deepcopy
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from support.architectures import small_config, small_model
 from support.checkpoints import save_checkpoint
@@ -377,75 +374,37 @@ def test_what_is_refused(made, tmp_path):
     assert not (tmp_path / "export").exists()
 
 
-class Hub(BaseHTTPRequestHandler):
-    """The part of the hub's interface that an upload of small files takes."""
+class Hub:
+    """In place of `HfApi`: what is created and uploaded, and a refusal where it is told to refuse."""
 
-    def log_message(self, *_):
-        """Nothing is printed."""
+    made: dict
+    files: dict
+    refuses = False
 
-    def do_GET(self):
-        self._answer(404, {"error": "not found"})
+    def create_repo(self, repository, **settings):
+        if Hub.refuses:
+            raise OSError("403 forbidden")
+        Hub.made = {"repository": repository, **settings}
+        return f"https://hub.example/{repository}"
 
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        path = self.path.partition("?")[0]
-        self.server.asked.append((path, self.headers.get("Authorization")))
-        if self.server.refuses:
-            self._answer(403, {"error": "forbidden"})
-        elif path == "/api/repos/create":
-            self.server.made = json.loads(body)
-            self._answer(200, {"url": f"{self.server.url}/me/shop", "name": "me/shop"})
-        elif path.endswith("/preupload/main"):
-            names = [file["path"] for file in json.loads(body)["files"]]
-            files = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]
-            self._answer(200, {"files": files})
-        elif path.endswith("/commit/main"):
-            for line in map(json.loads, body.splitlines()):
-                if line["key"] == "file":
-                    self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            oid = "0" * 40
-            self._answer(
-                200, {"success": True, "commitOid": oid, "commitUrl": f"{self.server.url}/me/shop/commit/{oid}"}
-            )
-        else:
-            self._answer(200, {})
-
-    def _answer(self, status, content):
-        sent = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
+    def upload_folder(self, repo_id, folder_path, ignore_patterns, commit_message):
+        assert repo_id == Hub.made["repository"] and "minionerec" in commit_message
+        Hub.files = {path.name: path.read_bytes() for path in folder_path.iterdir() if path.name not in ignore_patterns}
 
 
-@pytest.fixture
-def hub():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.url = f"http://127.0.0.1:{server.server_port}"
-    server.asked, server.files, server.made, server.refuses = [], {}, None, False
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-
-
-def test_an_export_is_uploaded_to_a_hub(made, tmp_path, hub, monkeypatch):
-    """Against a server of this machine that answers as the hub does; the files that arrive are the export's own."""
+def test_an_export_is_uploaded_to_a_hub(made, tmp_path, monkeypatch):
     words = ["--corpus", str(made / "corpus"), "--checkpoint", str(made / "checkpoint")]
     words += ["--output", str(tmp_path / "export"), "--push", "me/shop"]
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)  # as HF_ENDPOINT and HF_HUB_OFFLINE set them in a new process
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert "could not be uploaded" in command(tmp_path, "export", *words).reported  # HF_HUB_OFFLINE is set
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     done = command(tmp_path, "export", *words)
     assert done.status == 0, done.err
-    assert done.out.splitlines()[-1] == f"uploaded: {hub.url}/me/shop"
-    assert hub.made == {"name": "shop", "organization": "me", "visibility": "private"}
+    assert done.out.splitlines()[-1] == "uploaded: https://hub.example/me/shop"
+    assert Hub.made == {"repository": "me/shop", "exist_ok": True, "private": True}
     here = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir() if path.name != "manifest.json"}
-    assert hub.files == here
-    assert {recommender for _, recommender in hub.asked} == {"Bearer hf_secret"}
-    hub.refuses = True
+    assert Hub.files == here
+    monkeypatch.setattr(Hub, "refuses", True)
     refused = command(tmp_path, "export", *words)
     assert "hf_secret" not in refused.err
     assert "me/shop: the export in" in refused.reported and "run the same command again" in refused.reported
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "could not be uploaded" in command(tmp_path, "export", *words).reported
