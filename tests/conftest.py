@@ -38,7 +38,11 @@ BUILT = Path(__file__).parents[1] / ".pytest_cache" / "torch_extensions"
 
 
 def pytest_configure() -> None:
-    """Each run, with its workers, has its own copy of the extension, as a build that is killed leaves a lock."""
+    """Collect no garbage while modules are imported, and give the run its copy of the extension.
+
+    Its workers share it. A build that is killed leaves a lock, so no two runs build in one folder.
+    """
+    gc.disable()
     if "TORCH_EXTENSIONS_DIR" not in os.environ:
         folder = os.environ["TORCH_EXTENSIONS_DIR"] = tempfile.mkdtemp(prefix="torch-extensions-")
         if BUILT.is_dir():
@@ -76,6 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """All modules are imported by now; the interpreter ends as ever."""
+    gc.enable()
     quicken()
     atexit.register(gc.unfreeze)
 

@@ -50,9 +50,9 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The demo shop as a corpus, with SIDs."""
+    """The first months of the demo shop as a corpus, with SIDs."""
     folder = tmp_path_factory.mktemp("demo")
-    run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
+    run_prepare(PrepareConfig(source="demo", end="2024-05", output=str(folder / "corpus")))
     run_build_sids(
         SidConfig(corpus=str(folder / "corpus"), output=str(folder / "sids"), collisions="keep", codebook_sizes=[8, 4])
     )
