@@ -24,11 +24,6 @@ else:
 if os.environ.get("MINIONEREC_DATA"):
     os.environ["MINIONEREC_DATA"] = str(Path(os.environ["MINIONEREC_DATA"]).resolve())
 
-# DeepSpeed's extensions are built in a folder of this run: a build that was killed leaves a lock in the user's cache.
-if "TORCH_EXTENSIONS_DIR" not in os.environ:
-    os.environ["TORCH_EXTENSIONS_DIR"] = tempfile.mkdtemp(prefix="torch-extensions-")
-    atexit.register(shutil.rmtree, os.environ["TORCH_EXTENSIONS_DIR"], ignore_errors=True)
-
 import pytest
 from support.preloaded import python
 from support.quick import quicken
@@ -36,6 +31,31 @@ from support.quick import quicken
 # Compiled modules are kept whatever the environment says: a run starts many processes, which would compile them again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+BUILT = Path(__file__).parents[1] / ".pytest_cache" / "torch_extensions"
+"""DeepSpeed's extension as an earlier run has built it, which takes a minute; ninja rebuilds what is out of date."""
+
+
+def pytest_configure() -> None:
+    """Collect no garbage while modules are imported, and give the run its copy of the extension.
+
+    Its workers share it. A build that is killed leaves a lock, so no two runs build in one folder.
+    """
+    gc.disable()
+    if "TORCH_EXTENSIONS_DIR" not in os.environ:
+        folder = os.environ["TORCH_EXTENSIONS_DIR"] = tempfile.mkdtemp(prefix="torch-extensions-")
+        if BUILT.is_dir():
+            shutil.copytree(BUILT, folder, dirs_exist_ok=True)
+        atexit.register(keep_extension, Path(folder))
+
+
+def keep_extension(folder: Path) -> None:
+    """Keep what a run has built whole for the next one."""
+    if any(folder.rglob("*.so")) and not any(folder.rglob("lock")):
+        shutil.rmtree(BUILT, ignore_errors=True)
+        shutil.copytree(folder, BUILT)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -60,6 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """All modules are imported by now; the interpreter ends as ever."""
+    gc.enable()
     quicken()
     atexit.register(gc.unfreeze)
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from support.preloaded import python
 
 from minionerec.data.corpus import Corpus
 
-LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--no_python"]  # for a process that is forked
+LAUNCH = [python, "-m", "accelerate.commands.launch", "--no_python"]  # for a process that is forked
 COMMAND = [python, "-m", "minionerec"]
 pytestmark = pytest.mark.end_to_end
 

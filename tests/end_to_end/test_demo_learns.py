@@ -17,15 +17,9 @@ from minionerec.recommend.rankers.baselines import POPULARITY
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(3000)]  # which no training needs, on any processor
 
 SHORTER = {
-    "catalogue": {"epochs": 6, "evals_per_epoch": 0.5, "eval_examples": 200},
+    "catalogue": {"epochs": 2, "towers": 1, "evals_per_epoch": 1, "eval_examples": 100},
     "eval_catalogue": {"beams": 20, "ks": [10], "resamples": 100},
-    "sft": {
-        "layers": 1,
-        "variants": 5,
-        "learning_rate": 0.006,
-        "evals_per_epoch": 2,
-        "eval_examples": 200,
-    },
+    "sft": {"layers": 1, "variants": 2, "learning_rate": 0.006, "evals_per_epoch": 4, "eval_examples": 100},
     "eval_sft": {"beams": 20, "ks": [10], "resamples": 100, "batch_size": 256},
 }
 STEPS = ["corpus", "sids", "catalogue", "eval_catalogue", "sft", "eval_sft"]

@@ -36,7 +36,6 @@ pytestmark = pytest.mark.end_to_end
 
 NASTY = '<script>window.caught = 1</script> "Quoted" & \'Kettle\' <img src=x onerror="window.caught = 1">'
 KEY = "a key for tests alone"
-PICTURE = "MINIONEREC_PICTURE_OF"  # a checkpoint of the demo shop whose page is pictured for the README
 
 
 class Server:
@@ -511,20 +510,3 @@ def test_errors_are_one_message_and_what_stands_there_stays(driver, server):
     page.settle()
     assert page.listed() != before and len(page.listed()) == 10
     assert page.run("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
-
-
-@pytest.mark.skipif(PICTURE not in os.environ, reason=f"{PICTURE} names no checkpoint of the demo shop")
-def test_picture_for_the_readme(driver, tmp_path):
-    server = Server(tmp_path / "log", "--checkpoint", os.environ[PICTURE])
-    server.start()
-    try:
-        set_screen(driver, 1200, 860)
-        page = Page(driver, server)
-        page.open("h=P003&h=P017&h=P026")
-        page.one("#list summary").click()
-        time.sleep(0.5)  # the bars have grown
-        folder = ROOT / "docs/images/page.png"
-        assert driver.save_screenshot(str(folder))
-    finally:
-        server.stop()
-    assert folder.stat().st_size < 300_000

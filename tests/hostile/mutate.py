@@ -1,19 +1,87 @@
 """A seeded mutator: what hostile or careless hands do to files that the project reads.
 
-Every function takes a `random.Random` and gives new content; the same seed gives the same content.
+Each `spoil_...` takes a `random.Random` and the content of a file, and returns other content; the same seed gives the
+same content. A property test draws the generator, changes a copy of a file, and reads it:
+
+    @attacked
+    @given(randoms)
+    def test_...(clean, rng):
+        with copied_files(clean) as folder:
+            mutate.change_file(rng, folder / "items.csv", mutate.spoil_json)
+            found = read_or_refused(lambda: read(folder))
 """
 
 import io
 import json
+import os
+import re
+import shutil
 import struct
-from collections.abc import Callable
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from minionerec.core.errors import MinioneRecError, fault
+
+LONGEST = 2_300
+"""Characters that a message may have."""
+EXAMPLES = os.environ.get("HOSTILE_EXAMPLES")
+"""Examples of each property test; a few fixed ones if None (`make hostile`)."""
+attacked = settings(max_examples=int(EXAMPLES or 10), derandomize=EXAMPLES is None, deadline=None)
+randoms = st.randoms(use_true_random=True)
+Read = TypeVar("Read")
+
+
+@contextmanager
+def copied_files(clean: Path) -> Iterator[Path]:
+    """A copy of a folder to be spoilt."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield shutil.copytree(clean, Path(folder) / "copy")
+
+
+def read_or_refused(read: Callable[[], Read]) -> Read | None:
+    """What a reader returns; None where it refuses its files in one line of at most `LONGEST` characters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return read()
+        except Exception as error:
+            message = str(error) if isinstance(error, MinioneRecError) else fault(error)
+            if message is None:
+                raise
+    message = str(MinioneRecError(message))
+    assert message.strip() and "\n" not in message
+    assert len(message) <= LONGEST
+    return None
+
+
+def filled_lines(path: Path) -> tuple[int, int]:
+    """Filled lines of a text file and how many there may be, as its kind ends lines; of parquet its rows.
+
+    Cells of parquet are not decoded: pandas refuses a column of lists that its metadata name texts, and names that
+    occur twice.
+    """
+    if path.suffix == ".parquet":
+        rows = pq.read_metadata(path).num_rows
+        return rows, rows
+    content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    if path.suffix not in (".json", ".jsonl", ".txt"):
+        lines = re.split(rb"\r\n|\r|\n", content)
+        return sum(bool(line.strip(b" \t")) for line in lines), len(lines)
+    # A lone \\r ends no line here: it is white space, as others of Unicode are.
+    filled = sum(bool(line.strip()) for line in content.decode("utf-8", errors="replace").split("\n"))
+    return filled, filled
+
 
 TEXTS = (
     *("", " ", '"', "'", '""', "\0", "\r", "\n", "\t", ",", "::", "|", "\ufeff", "\u2028", "é", "٣", "😀", "\ud800"),
@@ -250,39 +318,6 @@ def spoil_npy(rng: Random, content: bytes) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
-
-
-def spoil_safetensors(rng: Random, content: bytes) -> bytes:
-    """Tensors of other names, types, shapes or offsets, other metadata, or changed bytes."""
-    (size,) = struct.unpack("<Q", content[:8])
-    header, body = json.loads(content[8 : 8 + size]), content[8 + size :]
-    names = [name for name in header if name != "__metadata__"]
-    name = rng.choice(names)
-    entry = header[name]
-    kind = rng.randrange(9)
-    if kind == 0:
-        return spoil_bytes(rng, content)
-    if kind == 1:
-        del header[name]
-    elif kind == 2:
-        header[name + rng.choice(("x", ".weight", "\0"))] = header.pop(name)
-    elif kind == 3:
-        entry["dtype"] = rng.choice(("F16", "F64", "I64", "BF16", "BOOL", "Q8", "", 7))
-    elif kind == 4:
-        entry["shape"] = rng.choice(([], entry["shape"][::-1], [*entry["shape"], 1], [2**40], [-1], "a", [0]))
-    elif kind == 5:
-        entry["data_offsets"] = rng.choice(([0, 0], [0, len(body)], [2**50, 2**51], [4, 0], [-4, 0], []))
-    elif kind == 6:
-        header["__metadata__"] = rng.choice(({"a": 1}, [], None, {"format": "tf"}, {"format": "x" * 5000}))
-    elif kind == 7:
-        start, end = entry["data_offsets"]
-        value = rng.choice((b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff\xff\x7f\x7f"))
-        body = body[:start] + (value * ((end - start) // 4 + 1))[: end - start] + body[end:]
-    else:
-        text = json.dumps(header).encode()
-        return struct.pack("<Q", rng.choice((0, 1, len(text) * 2, 2**40, 2**63))) + text + body
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + body
 
 
 def yaml_value(rng: Random) -> str:

@@ -23,7 +23,7 @@ from minionerec.sid.table import SidTable
 
 
 def test_lists_hold_every_sid_once_and_its_items_by_popularity(made):
-    result = run_eval(config(made))
+    result = run_eval(config(made, baselines=True))
     predictions = Predictions.load(result.output)
     table = SidTable.load_index(made / "sids")
     assert len(predictions) == 40

@@ -105,7 +105,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, mine, tmp_path):
-    asked = config(made, ranker="my_own.Backwards", beams=4, ks=[1, 4], output=str(tmp_path / "eval"))
+    asked = config(made, ranker="my_own.Backwards", beams=4, ks=[1, 4], baselines=True, output=str(tmp_path / "eval"))
     result = run_eval(asked)
     predictions = Predictions.load(result.output)
     assert predictions.items == [[5, 4, 3, 2]] * 40
@@ -249,7 +249,9 @@ def test_models_that_do_not_fit_are_refused(made, trained, tmp_path):
 def test_baselines_are_not_given_what_the_model_is(mine, tmp_path, monkeypatch):
     make_gap_corpus(tmp_path / "corpus", users=300)
     for name, given in (("with", True), ("without", False)):
-        asked = config(tmp_path, ranker="my_own.Conditioned", context=given, beams=10, ks=[1, 10], output=name)
+        asked = config(
+            tmp_path, ranker="my_own.Conditioned", context=given, beams=10, ks=[1, 10], baselines=True, output=name
+        )
         run_eval(asked)
     assert read_chosen(Path("with")) == read_chosen(Path("without")) == make_baselines(Corpus.load("corpus"))[0]
     ndcg = {

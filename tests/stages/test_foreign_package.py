@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support.preloaded import python
 from support.small_shop import make_shop
 
 PROJECT = """
@@ -92,7 +93,7 @@ def installed(tmp_path_factory):
 
 def minionerec(installed, folder, *words):
     paths = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "minionerec", *words]
+    command = [python(), "-m", "minionerec", *words]
     environment = {**os.environ, "PYTHONPATH": paths}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -107,18 +108,8 @@ def test_a_package_adds_a_command_a_stage_a_reader_and_a_ranker(installed, tmp_p
     assert made.returncode == 0, made.stderr
     counted = minionerec(installed, shop, "count-items", "--corpus", "other")
     assert counted.stdout.split()[1] == "items" and int(counted.stdout.split()[0]) > 0
-    measured = minionerec(
-        installed,
-        shop,
-        "eval-beam",
-        "--corpus",
-        "other",
-        "--ranker",
-        "foreign",
-        "--output",
-        "test",
-        *["--beams", "10", "--ks", "5", "--resamples", "20"],
-    )
+    words = ["--corpus", "other", "--ranker", "foreign", "--beams", "10", "--ks", "5", "--resamples", "20"]
+    measured = minionerec(installed, shop, "eval-beam", *words, "--output", "test")
     assert measured.returncode == 0, measured.stderr
 
 

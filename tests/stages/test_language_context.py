@@ -42,7 +42,7 @@ def made(tmp_path_factory):
         make_gap_corpus(folder / "corpus")
     shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "context": ["gap"]}
     run_catalogue(catalogue_config(folder, **shape))
-    run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=20, learning_rate=5e-3, dropout=0.0))
+    run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=14, learning_rate=5e-3, dropout=0.0))
     return folder
 
 

@@ -1,10 +1,12 @@
 """Evaluations and reports of a corpus of several blocks, and baselines that are measured once: the same figures."""
 
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
-from support.evaluation import config, copy_artefact
+from support import evaluation
+from support.evaluation import copy_artefact
 from support.examples import in_blocks, keep_in_blocks, several_files
 
 from minionerec.core.artefacts import read_json, read_manifest
@@ -22,6 +24,8 @@ from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.reports import results
 from minionerec.sid.table import SidTable
+
+config = partial(evaluation.config, baselines=True)
 
 
 @pytest.fixture(scope="module")

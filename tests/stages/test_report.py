@@ -106,14 +106,6 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     assert list(kept) == ["SFT", "GRPO", *(name for name in NAMES if name != MIXTURE)]
 
 
-def test_intervals_are_drawn_by_user(shop):
-    run_report(config())
-    message = (
-        "Intervals and paired tests: 100 bootstrap samples of 120 users, each with all of its examples (120 examples"
-    )
-    assert message in page_text(Path("report/report.html"))
-
-
 def shortened(markdown):
     """The sentences of the summary."""
     return [line[2:] for line in markdown.split("## Evaluation setup")[0].splitlines() if line.startswith("* ")]

@@ -153,7 +153,12 @@ def test_users_are_resampled_by_default_and_examples_on_demand(shop):
         write_run(Path(name), ranks[number][None], corpus.test.targets, users=users, lists=lists)
     first, second = (ranking_metrics(row, [10])["NDCG@10"] for row in ranks)
     rows = {"one": "one", "two": "two"}
-    run_report(config(rows, corpus="grouped", sids="", reference=None, baseline=""))
+    settings = {"corpus": "grouped", "sids": "", "reference": None, "baseline": ""}
+    page = page_text(run_report(config(rows, **settings)).output / "report.html")
+    assert (
+        "Intervals and paired tests: 100 bootstrap samples of 30 users, each with all of its examples (120 examples"
+        in page
+    )
     gap = paired_bootstrap(second, first, 0, 100, clusters=users)
     assert read()["differences"][0]["levels"]["item"]["NDCG@10"] == pytest.approx(list(gap))
     interval = recommenders_of("board")["two"]["metrics"]["item"]["NDCG@10"]["interval"]

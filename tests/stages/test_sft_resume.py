@@ -157,15 +157,20 @@ def test_a_checkpoint_whose_best_is_gone_is_left_out(interrupted, tmp_path, capl
 
 
 @pytest.mark.parametrize(
-    "changes", [{"learning_rate": 1e-12, "epochs": 8, "patience": 2}, {"epochs": 1.5, "evals_per_epoch": 2}]
+    "changes",
+    [
+        {"learning_rate": 1e-12, "epochs": 8, "patience": 2},
+        {"epochs": 1.5, "evals_per_epoch": 2},
+        {"epochs": 1, "splits": ["train", "valid", "test"]},
+    ],
 )
 def test_a_run_that_has_ended_makes_no_more_steps(tmp_path, changes):
-    """Whether it stopped early or in the middle of an epoch, died as its result was written, and was moved then."""
+    """Whether it stopped early, in mid-epoch or unmeasured, died as its result was written, and was moved then."""
     make_inputs(tmp_path)
     config = sft_config(tmp_path, output=str(tmp_path / "cut" / "sft"), **changes)
     totals = stage_in_child(run_sft, tmp_path / "cut", config)
     (tmp_path / "cut").rename(tmp_path / "whole")
-    stage_in_child(run_sft, tmp_path / "cut", config, Point("write", totals["write"] - 25))
+    stage_in_child(run_sft, tmp_path / "cut", config, Point("write", totals["write"] - 20))
     assert (tmp_path / "cut" / "sft.partial").is_dir()
     moved = (tmp_path / "cut").rename(tmp_path / "moved")
     assert stage_in_child(run_sft, moved, replace(config, output=str(moved / "sft")))["step"] == 0

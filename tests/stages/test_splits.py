@@ -12,7 +12,6 @@ from support.builder import build
 from support.commands import command
 from support.evaluation import config as eval_config
 from support.examples import user_windows
-from support.kill import Point, stage_in_child
 from support.small_shop import sign, spoil_manifest
 from support.training import (
     Killed,
@@ -166,17 +165,6 @@ def test_a_run_killed_and_repeated_equals_uninterrupted(made, tmp_path, monkeypa
     run_catalogue(config)
     assert same_weights(config.output, made / "catalogue_all")
     assert log_of(tmp_path / "killed") == log_of(made / "catalogue_all")
-
-
-def test_a_run_that_has_ended_makes_no_more_steps(made, tmp_path):
-    config = sft_config(made, epochs=3, evals_per_epoch=2, output=str(tmp_path / "cut" / "sft"), splits=SPLITS)
-    totals = stage_in_child(run_sft, tmp_path / "cut", config)
-    (tmp_path / "cut").rename(tmp_path / "whole")
-    stage_in_child(run_sft, tmp_path / "cut", config, Point("write", totals["write"] - 24))  # as the output is written
-    assert (tmp_path / "cut" / "sft.partial").is_dir() and not (tmp_path / "cut" / "sft").exists()
-    assert stage_in_child(run_sft, tmp_path / "cut", config)["step"] == 0
-    assert same_weights(tmp_path / "cut" / "sft", made / "sft_all")
-    assert same_weights(tmp_path / "whole" / "sft", made / "sft_all")
 
 
 def test_what_measures_refuses_it(made, tmp_path):

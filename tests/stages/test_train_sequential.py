@@ -1,9 +1,7 @@
 """The stage: artefacts of each seed, their life, models read back, predictions that agree with ranks, bad input."""
 
 import json
-import runpy
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -52,9 +50,9 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The demo shop as a corpus, with SIDs."""
+    """The first months of the demo shop as a corpus, with SIDs."""
     folder = tmp_path_factory.mktemp("demo")
-    run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
+    run_prepare(PrepareConfig(source="demo", end="2024-05", output=str(folder / "corpus")))
     run_build_sids(
         SidConfig(corpus=str(folder / "corpus"), output=str(folder / "sids"), collisions="keep", codebook_sizes=[8, 4])
     )
@@ -355,22 +353,6 @@ def test_a_user_on_the_command_line(file, tmp_path):
     assert "test  item HR@5" in done.out
     assert done.out.endswith(f"model and predictions: {tmp_path / 'out'}\n")
     assert run("sasrek").reported.startswith("error: unknown model 'sasrek'; known models: ")
-
-
-@pytest.mark.parametrize("model", ["sasrec", "gru4rec"])
-def test_the_benchmark_times_the_same_work_both_ways(file, model, monkeypatch, capsys):
-    monkeypatch.setattr(
-        sys, "argv", ["x", "--model", model, "--corpus", str(file), "--steps", "1", "--repeats", "1", "--json"]
-    )
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # as when it is run
-    runpy.run_path(str(ROOT / "benchmarks" / "sequential_epoch.py"), run_name="__main__")
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["ours"]["epoch_s"] > 0 and figures["rows"] == 60
-    if model == "sasrec":
-        assert figures["ratio"] > 0 and figures["ranking_ratio"] > 0
-        assert figures["field"]["loss"] == pytest.approx(figures["ours"]["loss"], rel=0.02)
-    else:
-        assert "field" not in figures and "ratio" not in figures
 
 
 @pytest.mark.parametrize("name", ["beauty/sequential", "industrial/sequential", "lastfm/sequential"])

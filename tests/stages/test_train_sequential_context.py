@@ -40,7 +40,7 @@ MODELS = {
 
 
 def config_of(folder, output, corpus="corpus", **changes):
-    settings = {"hyper": SMALL, "epochs": 12, "batch_size": 16, "learning_rate": 2e-2, "list_length": 10}
+    settings = {"hyper": SMALL, "epochs": 8, "batch_size": 16, "learning_rate": 2e-2, "list_length": 10}
     settings |= {"context": ["gap"], "all_positions": True}
     return sequential_config(folder / corpus, output, **{**settings, **changes})
 

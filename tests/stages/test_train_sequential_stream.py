@@ -21,13 +21,16 @@ from minionerec.pipeline.train_sequential import run_sequential
 from minionerec.training.sequential.inputs import make_inputs
 from minionerec.training.sequential.train import TrainingExamples
 
+BLOCK = 500
+"""Interactions of a file, which is a block."""
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The demo shop in several files."""
+    """The first months of the demo shop in several files."""
     folder = tmp_path_factory.mktemp("demo")
-    with several_files(5000):
-        run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
+    with several_files(BLOCK):
+        run_prepare(PrepareConfig(source="demo", end="2024-05", output=str(folder / "corpus")))
     return folder / "corpus"
 
 
@@ -40,7 +43,7 @@ def config_of(demo, output, **changes):
 @pytest.mark.parametrize("all_positions", [False, True])
 def test_examples_of_several_blocks_are_those_of_one(demo, tmp_path, max_len, padding, all_positions):
     found = []
-    for block, folder in ((0, None), (5000, tmp_path), (5000, tmp_path)):  # the last takes what was written
+    for block, folder in ((0, None), (BLOCK, tmp_path), (BLOCK, tmp_path)):  # the last takes what was written
         corpus = Corpus.load(demo, block)
         assert (corpus.n_blocks > 1) == (block > 0)
         examples = TrainingExamples.of(corpus, max_len, padding, all_positions=all_positions, folder=folder)
@@ -68,7 +71,7 @@ def test_killed_it_resumes_to_the_same_weights(demo, tmp_path, kind):
 
 
 def test_users_of_several_blocks_are_those_of_one(demo, tmp_path):
-    one, several = (make_inputs("caser", {}, Corpus.load(demo, block), PROTOCOLS["rows"]) for block in (0, 5000))
+    one, several = (make_inputs("caser", {}, Corpus.load(demo, block), PROTOCOLS["rows"]) for block in (0, BLOCK))
     assert several.corpus.n_blocks > 1
     assert several.counts == one.counts and several.data.num_users == one.data.num_users == len(one.users) + 1
     assert set(several.users) == set(one.users) and sorted(several.users.values()) == list(range(len(one.users)))

@@ -1,16 +1,12 @@
 """Small random language models of any architecture of transformers, and plain forward passes of them."""
 
 import functools
-from random import Random
 from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-KINDS = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 VOCABULARY, POSITIONS = 96, 128
-MOST_WEIGHTS = 5_000_000
 # Sizes by the names that configurations have for them.
 _SIZES: dict[str, Any] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
@@ -33,31 +29,10 @@ _SIZES: dict[str, Any] = {
     **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_ssm": 64, "mamba_n_groups": 1},
     **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
 }
-# What a random configuration may have instead, where it has a setting of this name.
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "use_qkv_bias", "use_bias"), (False, True)),
-    **dict.fromkeys(("qk_layernorm", "use_qk_norm", "multi_query", "parallel_attn", "bias", "alibi"), (False, True)),
-    **dict.fromkeys(("use_parallel_residual", "new_decoder_architecture", "do_layer_norm_before"), (True, False)),
-    **dict.fromkeys(("scale_attn_by_inverse_layer_idx", "scale_attn_weights", "enable_bias"), (False, True)),
-    **dict.fromkeys(("add_cross_attention", "use_bidirectional_attention"), (False, False, False, True)),
-    **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), (None, None, 5.0)),
-    **dict.fromkeys(("logit_scale", "logits_scaling"), (1.0, 0.25)),
-    **{"num_key_value_heads": (1, 2, 4), "head_dim": (8, 16), "sliding_window": (64, 8, None)},
-    **{"use_sliding_window": (False, True), "max_window_layers": (0, 1), "word_embed_proj_dim": (32, 16)},
-}
-_ROPES: tuple[dict[str, Any], ...] = (
-    {"rope_type": "linear", "factor": 2.0},
-    {"rope_type": "dynamic", "factor": 2.0},
-    {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64},
-    {
-        **{"rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 64},
-        **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
-    },
-)
 
 
-def small_config(kind: str, rng: Random | None = None, **settings: Any) -> Any:
-    """A small configuration of a kind; with `rng` some of its settings at random."""
+def small_config(kind: str, **settings: Any) -> Any:
+    """A small configuration of a kind."""
     made = CONFIG_MAPPING[kind]
     default = made()
     names = set(default.to_dict()) | set(made.attribute_map)
@@ -65,26 +40,12 @@ def small_config(kind: str, rng: Random | None = None, **settings: Any) -> Any:
     for name in made.sub_configs:
         part = getattr(default, name, None)
         if getattr(part, "model_type", None) in CONFIG_MAPPING:
-            given[name] = small_config(part.model_type, rng)
-    for name, values in _CHOICES.items():
-        if rng is not None and name in names and name not in made.attribute_map and rng.random() < 0.5:
-            given[name] = rng.choice(values)
-    ropes = getattr(default, "rope_parameters", None)
-    if rng is not None and ropes and "rope_theta" in ropes and rng.random() < 0.5:
-        given["rope_parameters"] = {"rope_theta": rng.choice([10_000.0, 1_000_000.0]), **rng.choice(_ROPES)}
+            given[name] = small_config(part.model_type)
     return made(**{**given, **settings})
 
 
 def small_model(config: Any, seed: int = 0, spread: float = 0.3) -> Any:
-    """A model of a small configuration whose weights, biases and norms are all random, in evaluation mode.
-
-    Raises:
-        ValueError: If it has too many weights to be small.
-    """
-    with torch.device("meta"):
-        size = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
-    if size > MOST_WEIGHTS:
-        raise ValueError(f"{size:,} weights")
+    """A model of a small configuration whose weights, biases and norms are all random, in evaluation mode."""
     model: Any = AutoModelForCausalLM.from_config(config).float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -42,11 +42,9 @@ def chromium(profile: Path) -> Iterator[Any]:
         driver.quit()
 
 
-def set_screen(
-    driver: Any, width: int, height: int, *, touch: bool = False, dark: bool = False, scale: int = 1
-) -> None:
+def set_screen(driver: Any, width: int, height: int, *, touch: bool = False, dark: bool = False) -> None:
     """Look at pages on a screen of this size, in CSS pixels, light or dark."""
-    screen = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": touch}
+    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})

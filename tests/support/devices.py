@@ -16,22 +16,25 @@ CPU = torch.device("cpu")
 TIGER = {"d_model": 16, "d_kv": 8, "num_heads": 2, "num_layers": 2, "d_ff": 24}
 
 
-def same_lists(one: tuple[Any, Any], two: tuple[Any, Any], rounding: float = 1e-4) -> bool:
+ROUNDING = 1e-4
+"""Largest difference of scores that are taken for equal."""
+
+
+def same_lists(one: tuple[Any, Any], two: tuple[Any, Any]) -> bool:
     """Whether two searches gave the same lists; only neighbours whose scores differ by rounding may change ranks.
 
     Args:
         one: SID numbers (R, K) and their scores.
         two: The other search's.
-        rounding: Largest difference of scores that are taken for equal.
     """
     first, second = (tuple(np.asarray(part) for part in found[:2]) for found in (one, two))
-    if first[0].shape != second[0].shape or not np.allclose(first[1], second[1], atol=rounding, rtol=rounding):
+    if first[0].shape != second[0].shape or not np.allclose(first[1], second[1], atol=ROUNDING, rtol=ROUNDING):
         return False
     for mine, scores, theirs, others in zip(*first, *second, strict=True):
         known = dict(zip(theirs.tolist(), others.tolist(), strict=True))
         least = others[np.isfinite(others)].min(initial=np.inf) if len(others) else 0.0
         for number, score in zip(mine.tolist(), scores.tolist(), strict=True):
-            if np.isfinite(score) and abs(known.get(number, least) - score) > rounding * (1 + abs(score)):
+            if np.isfinite(score) and abs(known.get(number, least) - score) > ROUNDING * (1 + abs(score)):
                 return False
     return True
 

@@ -59,9 +59,10 @@ def made(tmp_path_factory) -> Path:
 
 
 def config(folder: Path, **changes) -> EvalConfig:
+    """Settings of an evaluation in a folder, without baselines, whose constants take longer to find than lists."""
     paths = {"corpus": "corpus", "checkpoint": "checkpoint", "output": "eval"}
     settings = {name: str(folder / path) for name, path in paths.items()}
-    return EvalConfig(**{**settings, "beams": 5, "ks": [1, 5], "resamples": 50, **changes})
+    return EvalConfig(**{**settings, "beams": 5, "ks": [1, 5], "resamples": 50, "baselines": False, **changes})
 
 
 def copy_artefact(source: Path, target: Path, counts: dict | None = None, **texts: str) -> Path:

@@ -1,4 +1,4 @@
-"""An interpreter that starts in no time, for `-m minionerec`, the project's scripts, alone.py and workers of tests.
+"""An interpreter that starts in no time, for `-m minionerec`, launchers, scripts, alone.py and workers of tests.
 
 A process that trains spends some seconds on imports of other people's packages. `python()` is the path of a command
 that hands such a process to a server, which has imported them once (nothing of this project), and forks: a process with
@@ -69,7 +69,8 @@ def _lock(folder: "os.PathLike[str]") -> str:
 def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
     """Let the server run the words, as if this process were the one that does."""
     script = words[0] if words and words[0].endswith(".py") else ""
-    ours = words[:2] in (["-m", "minionerec"], ["-u", "-c"]) or "scripts/" in script
+    ours = words[:2] in (["-m", "minionerec"], ["-m", "accelerate.commands.launch"], ["-u", "-c"])
+    ours = ours or "scripts/" in script
     ours = ours or script.endswith(("calc_level.py", "alone.py"))
     ours = ours or any(word.startswith("from multiprocessing.forkserver") for word in words)
     if not ours or "RANK" in os.environ or "PYTHONHASHSEED" in os.environ:

@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import sys
 
 import pytest
 from support.paths import ROOT
+from support.preloaded import python
 
 LOADED = """
 import sys
@@ -17,7 +17,7 @@ print(sum(len(open(file, encoding="utf-8").readlines()) for file in files if fil
 
 def run(script, folder):
     """What a script prints, run in a process and folder of its own."""
-    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run([python(), "-u", "-c", script], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

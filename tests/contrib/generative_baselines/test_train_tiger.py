@@ -1,7 +1,6 @@
 """The stage train-tiger: its rows, its loss, its life, and what recommends with its checkpoint."""
 
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ import torch
 from support.checkpoints import save_checkpoint
 from support.evaluation import config as eval_config
 from support.kill import Point, stage_in_child
+from support.preloaded import python
 from support.processes import stage_in_processes
 from support.rounding import assert_near
 from support.training import (
@@ -128,8 +128,8 @@ def test_it_learns_the_order_of_the_items(trained):
 
 
 def test_its_entry_point_is_enough_to_read_a_checkpoint(trained):
-    code = "import sys; from minionerec.models.backbone import bundle; bundle.load_bundle(sys.argv[1]).model.branches"
-    subprocess.run([sys.executable, "-c", code, str(trained[0] / "tiger")], check=True)
+    code = "from minionerec.models.backbone import bundle; bundle.load_bundle('tiger').model.branches"
+    subprocess.run([python(), "-u", "-c", code], cwd=trained[0], check=True)
 
 
 def test_every_search_measures_it_like_any_other(trained, tmp_path):
