@@ -38,7 +38,7 @@ def test_cases_that_once_lost_lines_lose_none(case):
     assert (sum(counts.values()), broken) == (1, [])
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", "docs/serving.md", "tests/hostile/README.md"])
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/how-to/serving.md", "tests/hostile/README.md"])
 def test_the_tests_that_a_page_names_are_there(page):
     named = set(re.findall(r"`(test_\w+)`", (ROOT / page).read_text(encoding="utf-8")))
     files = (ROOT / "tests").rglob("test_*.py")
