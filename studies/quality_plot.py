@@ -4,7 +4,7 @@ python studies/quality_plot.py docs/images/quality.svg \
     --points "catalogue model=0.058 0.1275 0.1190 0.1361"
 
 `--points` gives for each of our systems the core-hours that a training took, the metric, and the ends of its interval,
-as they stand on a page of docs/results; docs/results/industrial_quality.md has the whole command.
+as they stand on a page of docs/results; docs/results/cost.md has the whole command.
 """
 
 import argparse
