@@ -68,50 +68,55 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The order of the pages: tutorial, guides, optional parts, reference, results, decisions."""
-    docs = ROOT / "docs"
-    guides = [
-        "how-it-works", "your-own-data", "library", "serving", "semantic-ids", "catalogue-model", "baselines",
-        "sequential", "rewards", "full-size", "recipes", "studies", "final-model", "serving-engines",
-        "scale", "city",
-    ]  # fmt: skip
-    elsewhere = {"README", "tutorial", "glossary", "architecture", *guides}
-    others = sorted({path.stem for path in docs.glob("*.md")} - elsewhere)
-    pages = {folder: sorted(path.name for path in (docs / folder).glob("*.md")) for folder in ("results", "decisions")}
-    reference = [_page_of(title) for title in MODULES]
+    modules = [_page_of(title) for title in MODULES]
     config.nav = [
-        {"Start": ["README.md", "project.md", "tutorial.md"]},
-        {"Guides": [f"{name}.md" for name in (*guides, *others)] + ["data.md", "demo-shop.md"]},
+        {"Start": ["README.md", "project.md"]},
+        {"Tutorial": _pages("tutorial", "first-model", "own-data")},
+        {"How to": _pages("how-to", "recipes", "studies", "columns", "semantic-ids", "rewards", "final-model")},
         {"Optional parts": [name for name in OUTSIDE.values() if name.startswith("parts/")]},
         {
             "Reference": [
-                "glossary.md",
-                "architecture.md",
-                {"Python": reference},
+                *_pages("reference", "stages", "evaluation", "artefacts", "library", "catalogue-model"),
+                "data.md",
+                "demo-shop.md",
+                {"Python": modules},
                 {"Settings": [f"reference/settings/{name}.md" for name in STAGES]},
             ]
         },
-        {"Results": [f"results/{name}" for name in pages["results"]]},
-        {"Decisions": [f"decisions/{name}" for name in pages["decisions"]]},
+        {"Results": _pages("results", "README")},
+        {"Decisions": _pages("decisions")},
         {"Project": ["contributing.md", "security.md", "changelog.md"]},
     ]
     return config
 
 
+def _pages(folder: str, *first: str) -> list[str]:
+    """The pages of a folder of `docs`: those named, where they exist, then the others by name."""
+    names = {path.stem for path in (ROOT / "docs" / folder).glob("*.md")}
+    return [f"{folder}/{name}.md" for name in [*(n for n in first if n in names), *sorted(names - set(first))]]
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links lead to where pages lie on the site."""
     source = {name: path for path, name in OUTSIDE.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
-    return _LINK.sub(lambda found: _mended(found, source, page.file.src_uri), markdown)
+    return _LINK.sub(lambda link: _mended(link, source, page.file.src_uri), markdown)
 
 
-def _mended(found: re.Match[str], source: str, page: str) -> str:
+def _mended(link: re.Match[str], source: str, page: str) -> str:
     """One link of a page, from where the page lies in the repository to where the target lies on the site."""
-    label, target, anchor = found.groups()
+    label, target, anchor = link.groups()
     if re.match(r"[a-z]+:", target):
-        return found.group()
+        return link.group()
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    if (ROOT / path / "README.md").is_file():
+        path += "/README.md"
     name = OUTSIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
-    if name is None:
-        return label  # a file of the repository that is no page
+    if name is None or not posixpath.splitext(name)[1]:
+        return label  # a file of the repository that is no page, or a folder without an index
+    if source == "CHANGELOG.md":  # which names pages and headings of earlier versions
+        if not (ROOT / path).exists():
+            return label
+        anchor = None
     return f"[{label}]({posixpath.relpath(name, posixpath.dirname(page) or '.')}{anchor or ''})"
 
 

@@ -2,7 +2,7 @@
 
 Items become short code sequences (semantic IDs), a language model learns to generate them, and constrained beam search
 turns its output into a ranked list of real items. The functions named here are those of `minionerec.api`, imported when
-they are first used; `docs/how-it-works.md` shows all of it.
+they are first used; `docs/reference/stages.md` shows all of it.
 """
 
 from importlib import import_module

@@ -3,7 +3,7 @@
 OUTPUT/model         kind "sequential_model": weights, description, history of the training
 OUTPUT/predictions   kind "predictions": ranked lists of the test examples, ranks of validation and test, metrics
 
-A recipe runs it with several seeds (`seeds`, docs/recipes.md), each in a folder seed-N; a report has mean and sd.
+A recipe runs it with several seeds (docs/how-to/recipes.md), each in a folder seed-N; a report has mean and sd.
 """
 
 import math

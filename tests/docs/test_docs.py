@@ -28,6 +28,7 @@ from support.paths import ROOT
 from support.preloaded import python
 from support.scripts import study
 
+from minionerec import api
 from minionerec.pipeline.cli.command import demo_step
 from minionerec.pipeline.cli.doctor import doctor_arguments
 from minionerec.pipeline.cli.init import init_arguments
@@ -48,6 +49,7 @@ BY_SCRIPT |= {f"scripts/{name}.py": name for name in ("sft", "grpo")}
 FENCE = re.compile(r"(<!-- test: (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HARMLESS = {"cd", "export", "git", "source", ".", "mkdir", "ls", "cat", "cp", "diff", "less", "open", "xdg-open", "pip"}
 HARMLESS |= {"curl"}
+REWARDS, RANKERS = "docs/how-to/rewards.md", "docs/how-to/extending.md"
 BLOCK_SECONDS = 1000  # far more than any block needs on an idle machine
 
 
@@ -239,10 +241,11 @@ def test_commands_run(page, project):
         assert done.returncode == 0, f"{page}:{block.line} fails\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         assert "Traceback" not in done.stderr
         outputs.append(done.stdout)
-    if page == "docs/your-own-data.md":
+    if page == "docs/tutorial/own-data.md":
         check_walk(project, outputs)
-    if page == "CONTRIBUTING.md":
-        check_examples(project, [block for block in blocks(page) if block.language == "python"], outputs)
+    if page in (check := {"CONTRIBUTING.md": check_examples, REWARDS: check_reward, RANKERS: check_ranker}):
+        check[page](project, outputs)
+        check_style(project, [block for block in blocks(page) if block.language == "python"])
 
 
 def change(project, block):
@@ -277,21 +280,31 @@ def check_walk(project, outputs):
     assert "Ink4" not in lists["items"][1]
 
 
-def check_examples(project, written, outputs):
+def manifest(project, name):
+    return json.loads((project / "runs" / name / "manifest.json").read_text())
+
+
+def check_examples(project, outputs):
     """Every example has made something, as the project would have it."""
-
-    def manifest(name):
-        return json.loads((project / "runs" / name / "manifest.json").read_text())
-
     corpus = pd.read_parquet(project / "runs/visits/corpus/items.parquet")
     assert corpus["title"].tolist() == ["kettle", "cup", "tray", "tea"]
-    assert manifest("mine/sids")["config"]["method"] == "first_axis"
-    assert manifest("mine/grpo")["config"]["rewards"] == {"expected_value": 10.0, "my_rewards.first_code": 0.5}
-    log = json.loads((project / "runs/mine/grpo/training_log.json").read_text())
-    assert any("first_code" in key for entry in log for key in entry), "the log does not know the reward"
-    assert len(pd.read_parquet(project / "runs/mine/newest/predictions.parquet")) > 0
+    assert manifest(project, "mine/sids")["config"]["method"] == "first_axis"
     assert len([line for line in outputs[-1].splitlines() if re.match(r" +[\d,]+  \w", line)]) == 5
-    assert manifest("demo/popular")["kind"] == "popular"
+    assert manifest(project, "demo/popular")["kind"] == "popular"
+
+
+def check_reward(project, outputs):
+    rewards = {"expected_value": 10.0, "diversity": 0.1, "shop_rewards.unseen": 0.1}
+    assert manifest(project, "own/grpo")["config"]["rewards"] == rewards
+    log = json.loads((project / "runs/own/grpo/training_log.json").read_text())
+    assert any("unseen" in key for entry in log for key in entry), "the log does not know the reward"
+
+
+def check_ranker(project, outputs):
+    assert len(pd.read_parquet(project / "runs/mine/newest/predictions.parquet")) > 0
+
+
+def check_style(project, written):
     files = [project / block.text.split("\n", 1)[0].removeprefix("# ") for block in written]
     changed = [*files, *project.glob("minionerec/*/*.py")]
     for words in (["ruff", "check", *changed], ["ruff", "format", "--check", *changed], ["doctest", *files]):
@@ -411,6 +424,44 @@ def check_module(page, name):
     pytest.fail(f"{page}: no {name}")
 
 
+def words_of(*paths):
+    return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+
+
+def test_the_readme_is_short():
+    text = re.sub(r"\]\([^)]*\)", "]", README)  # addresses of links are no decimals
+    assert len(README.splitlines()) <= 90
+    assert words_of(ROOT / "README.md") <= 800
+    assert len(re.findall(r"\d*\.\d+", text)) <= 20
+
+
+def test_pages_are_short():
+    docs = ROOT / "docs"
+    results, decisions = list(docs.glob("results/*.md")), list(docs.glob("decisions/*.md"))
+    guides = [path for path in docs.rglob("*.md") if path not in (*results, *decisions)]
+    assert words_of(*guides) <= 24_000
+    assert words_of(*guides, *results, *decisions) <= 45_000
+    limits = dict.fromkeys(results, 800) | dict.fromkeys(decisions, 300)
+    too_long = {path.name: words_of(path) for path, limit in limits.items() if words_of(path) > limit}
+    assert not too_long
+
+
+@pytest.mark.end_to_end
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    """On a part of the demo shop, with a smaller model than that of the defaults."""
+    interactions = pd.read_csv(ROOT / "data/demo/interactions.csv")
+    users = interactions["user_id"].unique()[:60]
+    interactions[interactions["user_id"].isin(users)].to_csv(tmp_path / "interactions.csv", index=False)
+    shutil.copy(ROOT / "data/demo/items.csv", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run, small = api._run, {"sft": {"hidden_size": 32, "layers": 1}, "grpo": {"max_steps": 2}}
+    monkeypatch.setattr(api, "_run", lambda stage, settings: run(stage, {**small.get(stage, {}), **settings}))
+    (block,) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    exec(compile(block, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "NDCG@10" in printed and printed.count("item_id=") == 5
+
+
 def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").rglob("*.md"):
@@ -420,22 +471,22 @@ def test_every_page_is_in_the_index():
 
 
 def test_the_table_of_stages_is_the_registry():
-    page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "stages.md").read_text(encoding="utf-8")
     table = page[page.index("| `prepare-data`") :].partition("\n\n")[0]
     assert re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) == list(STAGES)
 
 
 def test_the_drawing_names_stages():
-    text = (ROOT / "docs" / "images" / "way-of-the-data.svg").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "images" / "data-flow.svg").read_text(encoding="utf-8")
     named = [name for name in re.findall(r'<text class="code"[^>]*>([^<]+)<', text) if "&lt;" not in name]
     assert len(named) == 7
     assert set(named) <= set(STAGES)
 
 
-def test_every_setting_that_the_own_data_page_names_exists():
+@pytest.mark.parametrize("page", ["tutorial/own-data.md", "how-to/columns.md"])
+def test_every_setting_that_the_pages_of_own_data_name_exists(page):
     fields = {name for spec in STAGES.values() for name in spec.config_class().__dataclass_fields__}
-    page = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(\w+):[ `]", page) + re.findall(r"`(\w+_column)`", page)
+    named = re.findall(r"`(\w+):[ `]", (ROOT / "docs" / page).read_text(encoding="utf-8"))
     assert len(named) > 8
     assert set(named) <= fields
 
@@ -485,22 +536,43 @@ def figures_in(cell):
     return [float(mean[0]), *((None, None) if interval is None else map(float, interval.groups()))]
 
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_table_of_the_readme_has_the_figures_of_records():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = text[text.index("| data | strongest tuned baseline") :].partition("\n\n")[0].splitlines()[2:]
-    compared, name = 0, ""
-    for row in rows:
-        head, *cells = row.strip("| ").split(" | ")
-        part = "time: later" if head.startswith("of these the later days") else "all"
-        if part == "all":
-            name = DATA_SETS[re.match(r"\[([\w ]+)\]", head)[1]]
+    table = README[README.index("| data | seeds |") :].partition("\n\n")[0].splitlines()[2:]
+    compared = []
+    for row in table:
+        head, seeds, *cells, _ = row.strip("| ").split(" | ")
+        name = DATA_SETS[re.match(r"\[([\w ]+)\]", head)[1]]
         known = record(name)["NDCG@10"]
         baseline = re.search(r"\] ([\w ]+)$", cells[0])[1]
-        for system, cell in zip((baseline, "catalogue model", "language model"), cells, strict=False):
-            if cell.strip(" |"):
-                assert figures_in(cell) == known[system][part], (name, part, system)
-                compared += 1
-    assert compared == 23 and set(DATA_SETS.values()) == {path.stem for path in RECORDS.glob("*.json")}
+        systems = (baseline, "mixture of baselines", "language model", "catalogue model")
+        for system, cell in zip(systems, cells, strict=True):
+            if re.search(r"\d", cell):
+                figures = [int(figure) / 10_000 for figure in re.findall(r"\d+", cell)]
+                assert figures == known[system]["all"], (name, system)
+                compared.append((name, system))
+        for system, count in zip(systems[2:], seeds.split("; "), strict=True):
+            assert not re.search(r"\d", count) or known[system]["seeds"] == int(count), (name, system)
+    assert len(compared) == 14 and set(DATA_SETS.values()) == {path.stem for path in RECORDS.glob("*.json")}
+    assert set(DATA_SETS.values()) == {name for name, _ in compared}
+
+
+@pytest.mark.parametrize(
+    ("in_readme", "figure"),
+    [
+        ("1217 V-STAR", r"\.1217"),
+        ("1167 MiniOneRec", r"\.1167"),
+        ("39 % of the targets", "39 % of the test examples"),
+        ("| 4; 25 |", "25 min 14 s"),
+        ("| 39 GiB |", r"39\.3 GiB"),
+    ],
+)
+def test_other_figures_of_the_readme_stand_on_a_page_of_results(in_readme, figure):
+    assert in_readme in README
+    results = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "results").glob("*.md"))
+    assert re.search(figure, results)
 
 
 def test_the_demos_page_has_the_figures_of_its_record():
@@ -515,8 +587,7 @@ def test_the_demos_page_has_the_figures_of_its_record():
     assert set(compared) == set(known) - {"most recent items"}
     expected = json.loads((ROOT / "data" / "demo" / "ceiling.json").read_text())["ceiling"]["ndcg@10"]
     assert figures_in(ceiling[1])[0] == round(expected, 4)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"ceiling {expected:.4f}".replace("0.", ".") in readme
+    assert f"| {round(10_000 * expected)} ceiling |" in README
 
 
 @pytest.mark.parametrize("name", DATA_SETS.values())
@@ -539,7 +610,7 @@ def test_a_record_says_where_its_figures_are_from(name):
 def test_the_drawing_is_whole_and_reads_in_dark_mode():
     import xml.etree.ElementTree as ElementTree
 
-    path = ROOT / "docs" / "images" / "way-of-the-data.svg"
+    path = ROOT / "docs" / "images" / "data-flow.svg"
     tree = ElementTree.parse(path)
     _, _, width, height = map(float, tree.getroot().attrib["viewBox"].split())
     space = "{http://www.w3.org/2000/svg}"

@@ -57,7 +57,7 @@ def test_a_file_that_is_a_listing_is_warned_of(tmp_path, by_months, caplog):
     corpus, result = prepared(tmp_path, settings, ties="keep")
     order = corpus.counts["order"]
     ties = order["text"]["ties"]
-    assert (order["ties"], ties["pairs"]) == (10_871, 10_867)  # docs/your-own-data.md shows them
+    assert (order["ties"], ties["pairs"]) == (10_871, 10_867)  # docs/how-to/columns.md shows them
     assert ties["rising"] == ties["pairs"] and order["file"]["ties"] == {
         "pairs": order["ties"],
         "rising": order["ties"],

@@ -1,4 +1,4 @@
-"""Retired words (`docs/glossary.md` has the ones in use) appear in no name, setting, message, docstring or page."""
+"""Retired words appear in no name, setting, message, docstring or page; docs/reference/glossary.md has those in use."""
 
 import ast
 import re

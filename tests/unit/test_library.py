@@ -34,7 +34,8 @@ def test_an_import_loads_few_lines(module, most, tmp_path):
     assert int(run(LOADED.format(module=module), tmp_path)) <= most
 
 
-SCRIPTS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(encoding="utf-8"), re.DOTALL)
+PAGE = ROOT / "docs" / "reference" / "library.md"
+SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def lines_of(script, folder):

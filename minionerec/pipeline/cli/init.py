@@ -401,7 +401,7 @@ def recipe_text(
     lines = [
         f"# {name}: {_size(shape)}.",
         f"# Written by minionerec init; it takes about {_time_text(sum(times.values()))} on one core.",
-        "# Every line may be changed: docs/recipes.md says how, `minionerec STAGE --help` what each setting means.",
+        "# Every line may be changed: docs/how-to/recipes.md says how, `minionerec STAGE --help` explains settings.",
         f"base: {BASE}",
         f"output: {_yaml(str(output or Path('runs', name)))}",
     ]

@@ -1,4 +1,4 @@
-"""Recipes: reading and checking their files, without running them; `docs/recipes.md` explains every key.
+"""Recipes: reading and checking their files, without running them; `docs/how-to/recipes.md` explains every key.
 
 A recipe names steps, each a stage with its settings; placeholders such as `{sids}` are outputs of other steps:
 

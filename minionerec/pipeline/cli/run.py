@@ -35,7 +35,7 @@ def run_arguments(program: str) -> CommandParser:
         description=f"{SUMMARY}. Up-to-date steps are skipped; the same command resumes after an interruption.",
         formatter_class=argparse.HelpFormatter,
     )
-    parser.add_argument("recipe", help="name of a shipped recipe, e.g. demo, or a YAML file (docs/recipes.md)")
+    parser.add_argument("recipe", help="name of a shipped recipe, e.g. demo, or a YAML file (docs/how-to/recipes.md)")
     parser.add_argument("--dry-run", "--list", dest="dry", action="store_true", help="show what each step would do")
     parser.add_argument("--from", dest="first", metavar="STEP", help="begin with this step, e.g. grpo")
     parser.add_argument("--until", dest="last", metavar="STEP", help="end with this step, e.g. eval_sft")
