@@ -6,7 +6,7 @@ import pytest
 from support.paths import ROOT
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", "docs/serving.md", "tests/hostile/README.md"])
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/how-to/serving.md", "tests/hostile/README.md"])
 def test_the_tests_that_a_page_names_are_there(page):
     named = set(re.findall(r"`(test_\w+)`", (ROOT / page).read_text(encoding="utf-8")))
     files = (ROOT / "tests").rglob("test_*.py")
