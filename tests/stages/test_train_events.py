@@ -40,7 +40,7 @@ from minionerec.training.catalogue.windows import held_out_windows, read_windows
 
 ITEMS = 12
 EVENTS = ["view", "cart", "purchase"]
-LEARNS = {"epochs": 12, "learning_rate": 2e-2, "dropout": 0.0, "eval_examples": -1, "evals_per_epoch": 0.25}
+LEARNS = {"epochs": 9, "learning_rate": 2e-2, "dropout": 0.0, "eval_examples": -1, "evals_per_epoch": 0.25}
 
 
 def log(users=60, purchases=6, seed=0):
@@ -78,8 +78,9 @@ def catalogue(shop):
 
 @pytest.fixture(scope="module")
 def language(shop, catalogue):
-    settings = {**SHAPE, **LEARNS, "learning_rate": 3e-3, "epochs": 36, "teacher": str(catalogue)}
-    run_sft(sft_config(shop, **settings))
+    steps = {"epochs": 36, "learning_rate": 4e-3, "batch_size": 12, "device_batch_size": 12}
+    measured = {"evals_per_epoch": 1 / 12, "eval_examples": 40}
+    run_sft(sft_config(shop, **{**SHAPE, **LEARNS, **steps, **measured, "teacher": str(catalogue)}))
     return shop / "sft"
 
 
