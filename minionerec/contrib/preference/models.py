@@ -636,7 +636,7 @@ def load_model(run: str | Path, name: str) -> tuple[PreferenceModel, list[str], 
     about, arrays = read_json(folder / ABOUT), load_file(folder / ARRAYS)
     users, targets, settings = about["users"], about["targets"], about["settings"]
     if "weights" in arrays:
-        return LinearModel(*(arrays[name] for name in ("mean", "projection", "weights", "bias"))), users, targets
+        return LinearModel(arrays["mean"], arrays["projection"], arrays["weights"], arrays["bias"]), users, targets
     same = {key: settings[key] for key in ("siamese", "activation", "position_bias")}
     with torch.device("meta"):
         network = PairNetwork(len(arrays["mean"]), len(users), len(targets), **same)
