@@ -264,7 +264,7 @@ def _array(name: str, column: str, cells: "pd.Series | pa.ChunkedArray") -> Any:
             return cells
         cells = pd.Series(cells.to_pylist(), dtype=object)
     is_plain = cells.dtype != object or pd.api.types.infer_dtype(cells, skipna=True) in _PLAIN
-    if is_plain or cells.dropna().map(type).eq(list).all():
+    if is_plain or all(isinstance(cell, list) for cell in cells.dropna()):
         try:
             array = pa.array(cells, from_pandas=True)
             if _is_held(array.type):

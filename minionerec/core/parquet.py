@@ -54,7 +54,8 @@ def read_parquet(
             problems = (_cell_problem(table[name], name, kind, limits.get(name)) for name, kind in kinds.items())
             problem = next(filter(None, problems), None)
         if problem is None:
-            return table.to_pandas()
+            frame: pd.DataFrame = table.to_pandas()
+            return frame
     raise error(f"{path}: {problem}. {remedy}")
 
 

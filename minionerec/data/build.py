@@ -97,8 +97,10 @@ class BuiltCorpus:
     def corpus(self) -> Corpus:
         """All examples in memory."""
         chains, together = self.chains(), self.counts["ties"] == "together"
-        splits = {name: chains.split_examples(name, self.max_history, together)[1] for name in SPLITS}
-        return Corpus(self.items, **splits, split=self.split, max_history=self.max_history, counts=self.counts)
+        train, valid, test = (chains.split_examples(name, self.max_history, together)[1] for name in SPLITS)
+        return Corpus(
+            self.items, train, valid, test, split=self.split, max_history=self.max_history, counts=self.counts
+        )
 
     def user_numbers(self) -> dict[str, int]:
         """User → number, from 0 in the order of their first interactions that pass the filters."""

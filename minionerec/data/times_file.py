@@ -71,11 +71,11 @@ def with_times_of_file(corpus: Corpus, path: Path) -> Corpus:
             times[index], line_of[index] = seconds, line
     _check_named(path, named)
     timed = replace(chains, times=times)
-    splits = {
-        split: replace(rows, times=timed.split_examples(split, corpus.max_history, corpus.together)[1].times)
+    train, valid, test = (
+        replace(rows, times=timed.split_examples(split, corpus.max_history, corpus.together)[1].times)
         for split, rows in corpus.splits().items()
-    }
-    return replace(corpus, **splits)
+    )
+    return replace(corpus, train=train, valid=valid, test=test)
 
 
 def _check_named(path: Path, named: dict[str, np.ndarray]) -> None:

@@ -52,18 +52,18 @@ class Column:
             raise ValueError(shown(values.iloc[int(np.flatnonzero(wrong)[0])]))
         cells = [cell if text.strip() else None for cell, text in zip(values.tolist(), texts, strict=True)]
         present = [cell for cell in cells if cell is not None]
-        where = np.array([cell is not None for cell in cells], dtype=bool)
+        filled = np.array([cell is not None for cell in cells], dtype=bool)
         truths = [cell if isinstance(cell, bool) else _TRUTH.get(str(cell).strip().lower()) for cell in present]
         if present and None not in truths:
-            switches = np.full(len(cells), None, dtype=object)
-            switches[where] = truths
-            return cls(SWITCH, switches)
+            truth_values = np.full(len(cells), None, dtype=object)
+            truth_values[filled] = truths
+            return cls(SWITCH, truth_values)
         numbers = [number for number in map(number_of, present) if number is not None]
         exact = all(isinstance(number, float) or abs(number) < EXACT for number in numbers)
         if present and len(numbers) == len(present) and exact:
-            values = np.full(len(cells), math.nan)
-            values[where] = numbers
-            return cls(NUMBER, values)
+            number_values = np.full(len(cells), math.nan)
+            number_values[filled] = numbers
+            return cls(NUMBER, number_values)
         stripped = [None if cell is None else text.strip() for cell, text in zip(cells, texts, strict=True)]
         return cls(CHOICE, np.array(stripped, dtype=object))
 

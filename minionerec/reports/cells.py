@@ -1,6 +1,6 @@
 """Numbers, settings and names as table cells and sentences show them, the same on every page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from minionerec.metrics.statistics import Estimate, PairedDifference
@@ -69,11 +69,6 @@ def with_interval(difference: PairedDifference) -> str:
 def quoted(name: str) -> str:
     """Put a name in quotes if it has more than one word."""
     return f'"{name}"' if len(name.split()) > 1 else name
-
-
-def listed(words: Sequence[str]) -> str:
-    """Join words with commas and "and"."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def shown_setting(value: Any) -> str:

@@ -449,9 +449,9 @@ def published(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: re.sub(rb"\n(.*)\n(.*)", rb'\n"\1\n"\2', text, count=1), r"\.csv, line \d: "),
-        (lambda text: text.replace(b"user_id", b"item_id", 1), "line 1: column 'user_id' is missing"),
-        (lambda text: text.replace(b"\n", b",user_id\n", 1), "line 1: column 'user_id' is duplicated"),
+        (lambda text: re.sub(rb"\n(.*)\n(.*)", rb'\n"\1\n"\2', text, count=1), r"\.csv, line \d \(to line \d\): "),
+        (lambda text: text.replace(b"user_id", b"item_id", 1), "column 'user_id' is missing"),
+        (lambda text: text.replace(b"\n", b",user_id\n", 1), "line 2: 7 cells, expected 8"),
         (lambda text: text.replace(b"\n", b"\n\xff", 2), "line 2: byte 0xff is not UTF-8"),
     ],
 )

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from scipy.sparse import csr_array, eye_array
 
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
-from minionerec.core.log import get_logger, progress
+from minionerec.core.log import progress
 from minionerec.data.corpus import Corpus
 from minionerec.data.ease import count_together, ease_weights
 from minionerec.data.rows import SplitExamples
@@ -42,8 +42,6 @@ from minionerec.sid.embed.texts import joined_texts, nearest_texts
 from minionerec.training.catalogue.windows import held_out_windows, older_sids
 from minionerec.training.experts import corpus_experts, fit_experts
 from minionerec.training.neighbours import text_likeness
-
-logger = get_logger(__name__)
 
 SeenLast = bool | Literal["history"]
 """Which items are ranked after all others: True for all that the user had, "history" for the newest of them, those that
