@@ -22,6 +22,8 @@ CHOICE, NUMBER, SWITCH = "choice", "number", "switch"
 _TRUTH = {"true": True, "false": False, "yes": True, "no": False}
 _BOUNDS = ("at_least", "at_most")
 _KEPT_MASKS = 256
+NO_NUMBER, _LARGEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+"""Value of an item without a number in a column of int64, and the largest number of one."""
 _WORD = re.compile(WORD_OR_CHARACTER)
 
 
@@ -31,7 +33,8 @@ class Column:
 
     Attributes:
         kind: "choice" (texts), "number" or "switch" (true or false).
-        values: N values in item order: object (str or None), float64 (NaN for none) or object (bool or None).
+        values: N values in item order: object (str or None); float64 (NaN for none), or int64 (`NO_NUMBER` for none)
+            where whole numbers are too large for float64; or object (bool or None).
     """
 
     kind: str
@@ -41,8 +44,8 @@ class Column:
     def of(cls, values: pd.Series) -> "Column":
         """A column from a table: numbers or truth values if every cell is one, else texts.
 
-        A text is a number if it is how that number is written (`minionerec.core.cells.number_of`). Whole numbers that
-        float64 does not distinguish are texts.
+        A text is a number if it is how that number is written (`minionerec.core.cells.number_of`). Numbers that neither
+        float64 nor int64 distinguishes are texts.
 
         Raises:
             ValueError: If a cell is no text; the message shows the first.
@@ -52,25 +55,22 @@ class Column:
             raise ValueError(shown(values.iloc[int(np.flatnonzero(wrong)[0])]))
         cells = [cell if text.strip() else None for cell, text in zip(values.tolist(), texts, strict=True)]
         present = [cell for cell in cells if cell is not None]
-        filled = np.array([cell is not None for cell in cells], dtype=bool)
         truths = [cell if isinstance(cell, bool) else _TRUTH.get(str(cell).strip().lower()) for cell in present]
         if present and None not in truths:
-            truth_values = np.full(len(cells), None, dtype=object)
-            truth_values[filled] = truths
-            return cls(SWITCH, truth_values)
-        numbers = [number for number in map(number_of, present) if number is not None]
-        exact = all(isinstance(number, float) or abs(number) < EXACT for number in numbers)
-        if present and len(numbers) == len(present) and exact:
-            number_values = np.full(len(cells), math.nan)
-            number_values[filled] = numbers
-            return cls(NUMBER, number_values)
+            filled = iter(truths)
+            return cls(SWITCH, np.array([None if cell is None else next(filled) for cell in cells], dtype=object))
+        numbers = [None if cell is None else number_of(cell) for cell in cells]
+        if present and sum(number is not None for number in numbers) == len(present):
+            found = _number_array(numbers)
+            if found is not None:
+                return cls(NUMBER, found)
         stripped = [None if cell is None else text.strip() for cell, text in zip(cells, texts, strict=True)]
         return cls(CHOICE, np.array(stripped, dtype=object))
 
     @cached_property
     def known(self) -> np.ndarray:
         """Which items have a number, in a column of numbers: bool (N,)."""
-        return np.asarray(~np.isnan(self.values))
+        return np.asarray(self.values != NO_NUMBER if self.values.dtype.kind == "i" else ~np.isnan(self.values))
 
     def at(self, item: int) -> Any:
         """The value of one item as JSON; None if missing."""
@@ -106,7 +106,7 @@ class Column:
     def _equals(self, value: Any, where: str) -> np.ndarray:
         if self.kind == NUMBER:
             number = _real(value, where)
-            same: np.ndarray = self.values == number
+            same: np.ndarray = self._at_least(number) & self._at_most(number)
             return same
         expected = {CHOICE: str, SWITCH: bool}[self.kind]
         if not isinstance(value, expected):
@@ -118,8 +118,7 @@ class Column:
 
     def _within(self, bounds: Mapping[str, Any], where: str) -> np.ndarray:
         if self.kind != NUMBER:
-            form = "a text or a list of texts" if self.kind == CHOICE else "true or false"
-            raise RequestError(where, f"has bounds, but the column is not numeric; give {form}.")
+            raise RequestError(where, f"has bounds, but the column is not numeric; give {_wanted(self.kind)}.")
         met = self.known
         if not bounds:
             raise RequestError(where, "is empty; expected at_least, at_most or both.")
@@ -127,12 +126,44 @@ class Column:
             if name not in _BOUNDS:
                 raise RequestError(f"{where}.{name}", "is unknown; expected at_least or at_most.")
             bound = _real(value, f"{where}.{name}")
-            met = met & (self.values >= bound if name == "at_least" else self.values <= bound)
+            met = met & (self._at_least(bound) if name == "at_least" else self._at_most(bound))
+        return met
+
+    def _at_least(self, bound: int | float) -> np.ndarray:
+        """Which numbers are at least a bound, compared exactly: bool (N,)."""
+        if self.values.dtype.kind == "i":
+            least = math.ceil(bound)
+            return self.known & (self.values >= least) if least <= _LARGEST else np.zeros(len(self.values), dtype=bool)
+        nearest = float(bound)
+        met: np.ndarray = self.values >= (math.nextafter(nearest, math.inf) if nearest < bound else nearest)
+        return met
+
+    def _at_most(self, bound: int | float) -> np.ndarray:
+        """Which numbers are at most a bound, compared exactly: bool (N,)."""
+        if self.values.dtype.kind == "i":
+            most = math.floor(bound)
+            return self.known & (self.values <= most) if most > NO_NUMBER else np.zeros(len(self.values), dtype=bool)
+        nearest = float(bound)
+        met: np.ndarray = self.values <= (math.nextafter(nearest, -math.inf) if nearest > bound else nearest)
         return met
 
 
-def _real(value: Any, where: str) -> float:
-    """A finite number.
+def _number_array(numbers: Sequence[int | float | None]) -> np.ndarray | None:
+    """Numbers as `Column.values`; None where neither float64 nor int64 holds all of them exactly."""
+    known = [number for number in numbers if number is not None]
+    if all(isinstance(number, float) or abs(number) < EXACT for number in known):
+        return np.array([math.nan if number is None else number for number in numbers], dtype=np.float64)
+    if any(number != math.floor(number) or not NO_NUMBER < number <= _LARGEST for number in known):
+        return None
+    return np.array([NO_NUMBER if number is None else int(number) for number in numbers], dtype=np.int64)
+
+
+def _wanted(kind: str) -> str:
+    return {CHOICE: "a text or a list of texts", SWITCH: "true or false"}[kind]
+
+
+def _real(value: Any, where: str) -> int | float:
+    """A finite number, as Python's.
 
     Raises:
         RequestError: If it is not one.
@@ -140,7 +171,7 @@ def _real(value: Any, where: str) -> float:
     number = None if isinstance(value, str) else number_of(value)
     if number is None or (isinstance(number, int) and abs(number) > sys.float_info.max):
         raise RequestError(where, f"is {shown(value)}; expected a number.")
-    return float(number)
+    return number
 
 
 class CatalogueItems:

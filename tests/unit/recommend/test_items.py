@@ -130,23 +130,35 @@ LARGE = 2**53
 @pytest.mark.parametrize(
     ("cells", "kind", "where", "met"),
     [
-        ([LARGE - 1, LARGE - 2, 7, None], np.float64, LARGE - 2, [1]),
-        ([LARGE, LARGE + 1, LARGE + 2, None], object, str(LARGE + 1), [1]),
-        ([str(LARGE), str(LARGE + 1), "7", ""], object, str(LARGE + 1), [1]),
-        ([float(LARGE), 2.0**60, 0.5, None], np.float64, {"at_most": LARGE}, [0, 2]),
+        ([LARGE, LARGE + 1, LARGE + 2, None], np.int64, LARGE + 1, [1]),
+        ([str(LARGE), str(LARGE + 1), "7", ""], np.int64, LARGE + 1, [1]),
+        ([str(LARGE), str(LARGE + 1), "7", ""], np.int64, {"at_least": LARGE + 0.0}, [0, 1]),
+        ([LARGE, LARGE + 1, LARGE + 2, None], np.int64, {"at_least": LARGE + 1, "at_most": 2**70}, [1, 2]),
+        ([LARGE, LARGE + 1, LARGE + 2, None], np.int64, {"at_most": LARGE + 1}, [0, 1]),
+        ([LARGE, LARGE + 1, LARGE + 2, None], np.int64, [7.5, np.int64(LARGE + 2), 2**70], [2]),
+        ([-(2**63) + 1, 2**63 - 1, 0, None], np.int64, {"at_least": -(2**63), "at_most": -1}, [0]),
+        ([float(LARGE), 2.0**60, 0.5, None], np.float64, LARGE + 1, []),
+        ([float(LARGE), 2.0**60, 0.5, None], np.float64, {"at_most": LARGE + 1}, [0, 2]),
+        ([float(LARGE), 2.0**60, 0.5, None], np.float64, {"at_least": LARGE + 1}, [1]),
+        ([LARGE + 1, 0.5, 1, None], object, str(LARGE + 1), [0]),
+        ([2**63, 2**63 + 1, 1, None], object, str(2**63 + 1), [1]),
         (["09", "9", "10", "1e1"], object, "9", [1]),
         (["1.5", "3", "1e-05", ".5"], np.float64, {"at_most": 1}, [2, 3]),
         ([["a", "b"], "c", [], None], object, "a b", [0]),
     ],
 )
-def test_numbers_that_float64_does_not_distinguish_and_codes_are_texts(cells, kind, where, met):
+def test_numbers_are_compared_exactly_and_codes_are_texts(cells, kind, where, met):
     column = Column.of(pd.Series(cells, dtype=object))
     assert column.values.dtype == kind and np.flatnonzero(column.holds(where, "where.seller")).tolist() == met
     shown = [column.at(item) for item in range(4)]
     assert [value is None for value in shown] == [cell in (None, "") or cell == [] for cell in cells]
+    if kind is np.int64:
+        assert [value for value in shown if value is not None] == [
+            int(cell) for cell in cells if cell not in (None, "")
+        ]
 
 
 def test_a_frame_of_large_numbers_is_filtered_exactly(tmp_path):
     seller = pd.array([LARGE, LARGE + 1, None, LARGE + 2], "Int64")
     items = of_frame(pd.DataFrame({"item_id": list("abcd"), "title": list("ABCD"), "seller": seller}), tmp_path)
-    assert items.mask({"seller": str(LARGE + 1)}).tolist() == [False, True, False, False]
+    assert items.mask({"seller": LARGE + 1}).tolist() == [False, True, False, False]
