@@ -78,6 +78,7 @@ def _open_streams() -> None:
 
 
 def _end(error: MinioneRecError) -> NoReturn:
+    remote = sys.modules.get("minionerec.core.remote")  # loaded only if something was fetched
     for line in error.lines():
-        sys.stderr.write(f"error: {line}\n")
+        sys.stderr.write(f"error: {line if remote is None else remote.with_urls(line)}\n")
     raise SystemExit(2) from None

@@ -29,6 +29,8 @@ CACHE_VARIABLE = "MINIONEREC_CACHE"
 READ_TIMEOUT = 60.0
 """Seconds without data after which a web server is given up."""
 _PASSWORD = re.compile(r"://[^/?#@]*:[^/?#@]*@")
+_urls: dict[str, str] = {}
+"""Path of a copy → its URL without a query, for messages."""
 
 
 def cache_folder() -> Path:
@@ -50,6 +52,13 @@ def look_again() -> None:
     """Forget which URLs were resolved, so that a new run checks them again."""
     _copy.cache_clear()
     local_parts.cache_clear()
+
+
+def with_urls(text: str) -> str:
+    """A message in which paths of copies are followed by their URLs."""
+    for path, url in _urls.items():
+        text = text.replace(path, f"{url} (copied to {path})", 1)
+    return text
 
 
 @cache
@@ -189,6 +198,7 @@ def _from_hub(url: str, name: str) -> Path:
     path = Path(snapshot, inner)
     if not path.exists():
         raise FileNotFoundError(name)
+    _urls[str(path)] = name
     return path
 
 
@@ -261,6 +271,7 @@ def _cached(key: str, url: str, fetch: Callable[[Path], None], always: bool = Fa
             fetch(fresh / copy.name)
             (fresh / copy.name).replace(copy)
             fresh.rmdir()
+    _urls[str(copy)] = url
     return copy
 
 

@@ -20,10 +20,12 @@ from support.paths import ROOT
 
 from minionerec.core import remote
 from minionerec.core.artefacts import DIGEST, MANIFEST, digest_of, file_sha256, to_plain, verify_files, write_artefact
+from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.paths import find_path
 from minionerec.core.remote import cache_folder, local_parts, local_path, look_again
 from minionerec.core.urls import is_remote, without_query
+from minionerec.data.sources.tables import read_tables
 from minionerec.pipeline.settings import StageConfig, setting
 
 FILES = {"items.csv": "a,b\n" * 10, "parts/00000.bin": "x" * 3000, "parts/00001.bin": "y" * 5}
@@ -406,6 +408,17 @@ def test_queries_are_not_recorded():
     assert plain["items"] == without_query(url) == without_query(without_query(url))
     assert (plain["n"], plain["note"].split()[-1]) == (3, "twice")
     assert without_query("is it? s3://bucket/corpus? yes") == "is it? s3://bucket/corpus? yes"
+
+
+def test_an_error_in_a_fetched_table_names_its_url(capsys):
+    def read():
+        read_tables(find_path(f"{server.url}/bought.csv?sig=secret"), find_path(f"{server.url}/bought.csv"))
+
+    with served(lambda command, path: whole()) as server, pytest.raises(SystemExit):
+        run_command(read)
+    reported = capsys.readouterr().err.splitlines()[-1]
+    assert reported.startswith(f"error: {server.url}/bought.csv (copied to /")
+    assert "column 'title' is missing" in reported
 
 
 # The Hugging Face hub
