@@ -20,6 +20,7 @@ CHANCE = 0.5
 """Share of rising pairs when the order within a timestamp is a matter of chance."""
 FAR = 0.1
 """A share is far from chance when it differs by more than this and its 95 % interval leaves chance out."""
+_Z = 1.959964
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,12 @@ class Agreement:
         Pairs count as independent. Those of one shuffled basket are not: a rise is likelier after a fall, so that by
         chance the share of large baskets varies less than the interval suggests.
         """
-        from scipy.stats import binomtest  # slow to import
-
         if not self.pairs:
             return 0.0, 1.0
-        low, high = binomtest(self.rising, self.pairs).proportion_ci(method="wilson")
-        return low, high
+        n, weight = self.pairs, _Z**2 / self.pairs
+        middle = (self.share + weight / 2) / (1 + weight)
+        half = _Z / (1 + weight) * (self.share * (1 - self.share) / n + weight / (4 * n)) ** 0.5
+        return middle - half, middle + half
 
     @property
     def far(self) -> bool:

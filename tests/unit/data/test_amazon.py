@@ -1,17 +1,20 @@
 """Raw Amazon files: written from a known corpus they come back row for row; every kind of damage has its message."""
 
+import gzip
 import json
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.builder import build, check
 from support.interactions import DAY, ITEMS, corpus_rows, random_interactions
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.source import BadRows
-from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
+from minionerec.data.sources.amazon import _cleaned, clean_text, clean_title, published_title, read_amazon, read_blocks
 from minionerec.pipeline.cli.plan import config_values
 from minionerec.pipeline.config.data import PrepareConfig
 from minionerec.pipeline.prepare_data import run_prepare
@@ -104,6 +107,11 @@ def test_titles(raw, clean, published):
     assert published_title(raw, max_words=4) == published
 
 
+@given(st.lists(st.none() | st.text(st.sampled_from('ab;"é&<>/ \t\n\x1f\x7f\u00a0')) | st.just("x &lt;b> &amp; <p>")))
+def test_texts_cleaned_together_are_those_cleaned_one_by_one(texts):
+    assert _cleaned(pa.array(texts, pa.string())) == [clean_text(text or "") for text in texts]
+
+
 def test_items_without_a_title_take_their_reviews_along(tmp_path):
     items = [*ITEMS[:2], ("B2", "<span id", ""), ("B3", "too many words here", ""), *ITEMS[4:7], ("B99", "Unseen", "")]
     source = read(tmp_path, items=items, max_title_words=3)
@@ -167,6 +175,12 @@ def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, line, kind, mess
     assert interactions_of(source) == interactions
 
 
+def test_two_bad_lines_are_too_many_for_one(tmp_path):
+    edit = {"reviews": (2, "nonsense"), "meta": (1, "nonsense")}
+    with pytest.raises(DataError, match=r"meta\.json\.gz, line 2: .*That makes 2 bad rows, and max_bad_rows is 1"):
+        read(tmp_path, edit=edit, bad=BadRows(1))
+
+
 def test_bytes_that_are_no_text(tmp_path):
     paths = write_amazon(tmp_path, "amazon2018", random_interactions(), ITEMS, ".json")
     path = tmp_path / "reviews.json"
@@ -199,13 +213,27 @@ def test_files_of_two_categories(tmp_path):
         read(tmp_path, items=[("X1", "Thing", "")])
 
 
-def test_line_numbers_go_on_over_blocks(tmp_path, monkeypatch):
+@pytest.mark.parametrize("size", [1, 40, 10_000])
+def test_blocks_are_the_file_in_whole_lines(tmp_path, size, monkeypatch):
+    monkeypatch.setattr("minionerec.data.sources.amazon.READ_SIZE", 37)
+    text = "".join(f"line {n} {'x' * (n % 90)}\n" for n in range(200)) + "no end"
+    parts = [gzip.compress(text[:900].encode()), gzip.compress(text[900:].encode())]
+    (tmp_path / "two.gz").write_bytes(b"".join(parts))  # as `cat a.gz b.gz` makes it
+    (tmp_path / "plain").write_text(text)
+    for name in ("two.gz", "plain"):
+        blocks = list(read_blocks(tmp_path / name, size))
+        assert all(block.endswith(b"\n") for block in blocks)
+        assert b"".join(blocks) == text.encode() + b"\n"
+    (tmp_path / "empty").write_bytes(b"")
+    assert list(read_blocks(tmp_path / "empty")) == []
+
+
+def test_line_numbers_go_on_over_blocks(tmp_path):
     edit = {"reviews": (150, "")}
     whole = read(tmp_path, edit=edit)  # an empty line is no review
-    monkeypatch.setattr("minionerec.data.sources.amazon.BLOCK_SIZE", 300)
-    assert read(tmp_path, edit=edit).times.tolist() == whole.times.tolist()
+    assert read(tmp_path, edit=edit, block_size=300).times.tolist() == whole.times.tolist()
     with pytest.raises(DataError, match=r"reviews\.json\.gz, line 151: "):
-        read(tmp_path, edit={"reviews": (150, '{"asin": 1}')})
+        read(tmp_path, edit={"reviews": (150, '{"asin": 1}')}, block_size=300)
 
 
 @pytest.mark.parametrize("edition", list(MAKERS))
@@ -219,6 +247,11 @@ def test_committed_configurations(edition, tmp_path):
     words += ["--interactions", paths["interactions"], "--items", paths["items"]]
     counts = run_prepare(parse_settings(PrepareConfig, words, read=config_values)).counts
     assert (counts["bad_rows"], counts["interactions_outside_window"]) == (0, 0)
+
+
+def test_a_window_begins_at_a_time(tmp_path):
+    with pytest.raises(ConfigError, match="'yesterday' is no time"):
+        build(read(tmp_path), start="yesterday")
 
 
 def test_lines_of_2014_are_dictionaries_of_python(tmp_path):
