@@ -1,6 +1,7 @@
 """Numbers, settings and names as table cells and sentences show them, the same on every page."""
 
 from collections.abc import Mapping, Sequence
+from html import unescape
 from typing import Any
 
 from minionerec.metrics.statistics import Estimate, PairedDifference
@@ -8,6 +9,7 @@ from minionerec.metrics.tables import MISSING, format_interval, format_mean
 from minionerec.reports.page import Cell
 
 MINUS = "\N{MINUS SIGN}"
+_TITLE_LENGTH = 110
 
 
 def estimate_cell(estimate: Estimate | None, note: str = "") -> Cell:
@@ -74,6 +76,17 @@ def quoted(name: str) -> str:
 def listed(words: Sequence[str]) -> str:
     """Join words with commas and "and"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def shown_title(title: str) -> str:
+    r"""Format an item's title: on one line, with HTML entities unescaped, cut to 110 characters.
+
+    Example:
+        >>> shown_title("Drill, 5&deg;\n  angled")
+        'Drill, 5° angled'
+    """
+    title = " ".join(unescape(title).split())
+    return title if len(title) <= _TITLE_LENGTH else title[: _TITLE_LENGTH - 1].rstrip() + "…"
 
 
 def shown_setting(value: Any) -> str:
