@@ -16,7 +16,7 @@ mixture of two weights that has the same HR@10 and the most of what is measured.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,85 +34,23 @@ from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.statistics import bootstrap_interval, paired_differences
 from minionerec.metrics.tables import markdown_table
-from minionerec.metrics.values import item_values
+from minionerec.metrics.values import (
+    CUTOFF,
+    HR,
+    VALUE,
+    VALUE_WEIGHTS,
+    Metrics,
+    at_equal_hr,
+    best_items,
+    by_value,
+    distinct_lists,
+    item_values,
+)
 from minionerec.training.rewards import is_rare
 
 LABEL_WEIGHTS = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 20)
 TEMPERATURES = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1)
 LABELS, RARE = "labels@10", "rare@10"
-CUTOFF = 10
-VALUE_WEIGHTS = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5)
-"""Weights of log(value) beside a log-probability, by which lists are re-ranked."""
-HR, VALUE = f"HR@{CUTOFF}", f"value@{CUTOFF}"
-Metrics = Mapping[str, np.ndarray]
-"""Name → float64 (R,), of each list."""
-
-
-def distinct_lists(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
-    """Lists as arrays, each item once.
-
-    Returns:
-        Items, int64 (R, K), the best first and -1 after the end of a shorter list; and their scores, float64 (R, K),
-        minus infinity there.
-    """
-    longest = max(map(len, predictions.items))
-    items = np.full((len(predictions), longest), -1, dtype=np.int64)
-    scores = np.full(items.shape, -np.inf)
-    for row, (listed, values) in enumerate(zip(predictions.items, predictions.scores, strict=True)):
-        first: dict[int, float] = {}
-        for item, score in zip(listed, values, strict=True):
-            if item >= 0:
-                first.setdefault(int(item), float(score))
-        items[row, : len(first)], scores[row, : len(first)] = list(first), list(first.values())
-    return items, scores
-
-
-def best_items(items: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The first `CUTOFF` items by some scores, (R, K) as of `distinct_lists`: int64 (R, 10); ties in their order."""
-    order = np.argsort(-np.where(items >= 0, scores, -np.inf), axis=1, kind="stable")
-    return np.take_along_axis(items, order, 1)[:, :CUTOFF]
-
-
-def by_value(items: np.ndarray, scores: np.ndarray, values: np.ndarray, weight: float) -> np.ndarray:
-    """The first ten by log-probability + weight x log(value): int64 (R, 10).
-
-    Args:
-        items: int64 (R, K), as of `distinct_lists`.
-        scores: float64 (R, K), log-probabilities.
-        values: float64 (N,), from 0.
-        weight: Weight.
-    """
-    logs = np.log(np.maximum(values, np.finfo(float).tiny))
-    return best_items(items, scores + weight * logs[items])
-
-
-def at_equal_hr(hit: float, curve: Sequence[Metrics], metric: str) -> tuple[np.ndarray, bool]:
-    """The most of a metric that mixing two lists of a curve gives at one HR@10.
-
-    Args:
-        hit: The HR@10.
-        curve: Metrics of each weight.
-        metric: Which of them.
-
-    Returns:
-        float64 (R,), mixed example by example; and whether the HR@10 lies on the curve. If not, the end next to it.
-    """
-    means = np.array([[point[HR].mean(), point[metric].mean()] for point in curve])
-    (low, high), best = np.argsort(means[:, 0])[[0, -1]], None
-    if not means[low, 0] <= hit <= means[high, 0]:
-        end = low if hit < means[low, 0] else high
-        return np.asarray(curve[end][metric]), False
-    for one, (left, mine) in enumerate(means):
-        for other, (right, its) in enumerate(means):
-            if left <= hit <= right:
-                share = (hit - left) / (right - left) if right > left else 0.0
-                mixed = (1 - share) * mine + share * its
-                if best is None or mixed > best[0]:
-                    best = (mixed, one, other, share)
-    if best is None:
-        raise DataError(f"no two points of the curve have HR@10 {hit:.4f} between them.")
-    _, one, other, share = best
-    return (1 - share) * curve[one][metric] + share * curve[other][metric], True
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from minionerec.sid.kmeans import (
     training_rows,
 )
 from minionerec.sid.quantiser import CODEBOOKS_FILE, EncodedVectors, Quantiser
-from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report, report_lines, sid_report
+from minionerec.sid.report import REPORT_FILE, advice, level_use, read_sid_report, report_lines, sid_report
 from minionerec.sid.table import INDEX_FILE, SidTable, ids_of, index_size
 
 logger = get_logger(__name__)
@@ -422,7 +422,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
 
 def _result(output: Path, table: SidTable, report: Mapping[str, Any], up_to_date: bool) -> SidResult:
     line = f"{table.n_unique} distinct SIDs of {len(table)} items: {output}"
-    return SidResult(output, [line], metrics=report, up_to_date=up_to_date, table=table)
+    return SidResult(output, [line, advice(report)], metrics=report, up_to_date=up_to_date, table=table)
 
 
 def _log_report(report: Mapping[str, Any]) -> None:

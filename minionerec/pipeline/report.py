@@ -11,6 +11,7 @@ from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.log import get_logger, progress
 from minionerec.metrics.results import RecommenderResults
 from minionerec.metrics.tables import format_metrics_table
+from minionerec.metrics.values import HR, VALUE, VALUE_WEIGHTS
 from minionerec.pipeline.config.reports import ReportConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import STAGES, StageResult
@@ -30,13 +31,15 @@ SECTIONS = (
     sections.published,
     sections.differences,
     sections.slices,
+    sections.value,
     sections.levels,
     sections.lists,
     sections.training,
+    sections.example_lists,
 )
 """The sections of the page, in order; each is a function of the results."""
 SEED = 0
-"""Seed of the bootstrap."""
+"""Seed of the bootstrap and of the choice of the examples shown."""
 
 
 def run_report(config: ReportConfig) -> StageResult:
@@ -72,6 +75,7 @@ def run_report(config: ReportConfig) -> StageResult:
                 reference=load_reference(local.reference) if local.reference else None,
                 ceiling=local.ceiling,
                 stages={name: spec.title for name, spec in STAGES.items()},
+                value_column=local.value_column,
             )
             lead = _lead(results, config.corpus)
             page = render_page(config.title, lead, _sections(results))
@@ -145,6 +149,7 @@ def results_json(results: PageResults) -> dict[str, Any]:
         if reference is None
         else [{"name": row.name, "group": row.group, "metrics": dict(row.metrics)} for row in reference.rows],
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
+        "value": _value_json(results),
         "summary": summary(results),
         "learning_curves": [
             {"training": training.name, "measures": curves}
@@ -152,6 +157,17 @@ def results_json(results: PageResults) -> dict[str, Any]:
             if (curves := training.curves())
         ],
     }
+
+
+def _value_json(results: PageResults) -> dict[str, Any] | None:
+    """Hits and value of each recommender's lists, re-ranked with each weight; None if the value of items is unknown."""
+    if results.worth is None:
+        return None
+    means = {
+        name: {metric: [float(point[metric].mean()) for point in curve] for metric in (HR, VALUE)}
+        for name, curve in results.trade_offs.items()
+    }
+    return {"column": results.value_column, "weights": list(VALUE_WEIGHTS), "recommenders": means}
 
 
 def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, list[float]]:

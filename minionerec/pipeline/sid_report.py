@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from html import unescape
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -16,12 +14,12 @@ from minionerec.pipeline.config.reports import SidReportConfig
 from minionerec.pipeline.stage import Stage
 from minionerec.pipeline.stages import StageResult
 from minionerec.reports import plots
-from minionerec.reports.cells import number, percent
+from minionerec.reports.cells import number, percent, shown_title
 from minionerec.reports.page import Block, Details, Figure, Section, Table, render_page
 from minionerec.sid.embed.encoder import INTERACTIONS, VectorSource
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
-from minionerec.sid.report import HITS, Diagnostics, diagnose, gather_evidence, prefix_numbers, read_sid_report
+from minionerec.sid.report import HITS, Diagnostics, advice, diagnose, gather_evidence, prefix_numbers, read_sid_report
 from minionerec.sid.table import SidTable
 
 # Sections about tables of semantic IDs side by side.
@@ -30,8 +28,8 @@ BUCKETS = 4
 """Example buckets of a table."""
 SEED = 42
 """Seed of TF-IDF's decomposition and of the choice of these buckets."""
-_TITLES_SHOWN, _TITLE_LENGTH = 8, 110
-_FITTED = "its vectors are made of the training interactions that bits and buyers are measured on, which favours it"
+_TITLES_SHOWN = 8
+_FITTED = "Its vectors are made of the training interactions that bits and buyers are measured on, which favours it."
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,12 @@ class Judged:
     report: Mapping[str, Any]
     measures: Diagnostics
     fitted: bool = False
+
+    @property
+    def advice(self) -> str:
+        """The advice of `minionerec.sid.report.advice`, and a note if the table is favoured."""
+        text = advice(self.report, self.measures)
+        return f"{text} {_FITTED}" if self.fitted else text
 
 
 def _table(rows: Sequence[Mapping[str, str]], text_columns: int = 1) -> Table:
@@ -82,8 +86,8 @@ def overview(judged: Mapping[str, Judged]) -> Section:
         f"A uniform distribution takes log2 {items:,} = {np.log2(items):.2f} bits, popularity "
         f"{first.popular_bits:.2f} ({next(iter(judged))})."
     )
-    favoured = [f"{name}: {_FITTED}." for name, entry in judged.items() if entry.fitted]
-    return Section("Summary", [text, _table(rows, text_columns=2), *favoured])
+    verdicts = [f"{name}: {entry.advice}" for name, entry in judged.items()]
+    return Section("Summary", [text, _table(rows, text_columns=2), *verdicts])
 
 
 def levels(judged: Mapping[str, Judged]) -> Section:
@@ -94,6 +98,7 @@ def levels(judged: Mapping[str, Judged]) -> Section:
             "Level": use.level,
             "Codes": MISSING if use.size is None else str(use.size),
             "Used": str(use.used),
+            "Dead": MISSING if use.dead is None else str(use.dead),
             "Perplexity": f"{use.perplexity:.1f}",
             "Entropy, bits": f"{use.entropy_bits:.2f}",
             "Largest": f"{use.largest:,}",
@@ -104,7 +109,7 @@ def levels(judged: Mapping[str, Judged]) -> Section:
     ]
     note = (
         "Error is the share of the variance of the quantised vectors (of items, or an autoencoder's latent ones) that "
-        "the levels up to this one leave unexplained. Codes and error need the codebooks."
+        "the levels up to this one leave unexplained. Codes, dead codes and error need the codebooks."
     )
     blocks: list[Block] = [_table(rows, text_columns=2), note]
     if plots.available():
@@ -190,10 +195,8 @@ def buckets(judged: Mapping[str, Judged], titles: Sequence[str], count: int, see
         for group in selected[:count]:
             members = np.flatnonzero(groups == group)
             prefix = "".join(entry.table.token_tuples[members[0]][:length])
-            lines = [
-                f"{entry.table.sids[item]}  {shorten(unescape(titles[item]), _TITLE_LENGTH, placeholder='…')}"
-                for item in members[:_TITLES_SHOWN].tolist()
-            ]
+            shown = members[:_TITLES_SHOWN].tolist()
+            lines = [f"{entry.table.sids[item]}  {shown_title(titles[item])}" for item in shown]
             if len(members) > len(lines):
                 lines.append(f"... and {len(members) - len(lines):,} more")
             blocks.append(Details(f"{name}: {prefix}, {len(members):,} items", "\n".join(lines)))
@@ -234,18 +237,16 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
             names = ", ".join(judged)
             lead = f"{names}: semantic IDs of {corpus.n_items:,} items ({config.corpus}), before any training."
             measures = {
-                name: to_plain(asdict(entry.measures)) | {"fitted": entry.fitted} for name, entry in judged.items()
+                name: to_plain(asdict(entry.measures)) | {"advice": entry.advice} for name, entry in judged.items()
             }
             with work.finish(seed=SEED, counts=counts) as folder:
                 (folder / HTML_FILE).write_text(render_page(TITLE, lead, parts), encoding="utf-8")
                 write_json(folder / JSON_FILE, measures)
     output = stage.output
     measures = read_json(output / JSON_FILE)
-    lines = [
-        f"{name}: {table['bits_per_item']:.3f} bits per item" + (f"; {_FITTED}" if table["fitted"] else "")
-        for name, table in measures.items()
-    ]
-    lines.append(f"Report: {output / HTML_FILE}")
+    bits = [f"{name}: {table['bits_per_item']:.3f} bits per item" for name, table in measures.items()]
+    verdicts = [f"{name}: {table['advice']}" for name, table in measures.items()]
+    lines = [*bits, *verdicts, f"Report: {output / HTML_FILE}"]
     return StageResult(output, lines, metrics=measures, up_to_date=up_to_date)
 
 

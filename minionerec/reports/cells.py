@@ -1,6 +1,7 @@
 """Numbers, settings and names as table cells and sentences show them, the same on every page."""
 
 from collections.abc import Mapping
+from html import unescape
 from typing import Any
 
 from minionerec.metrics.statistics import Estimate, PairedDifference
@@ -8,6 +9,7 @@ from minionerec.metrics.tables import MISSING, format_interval, format_mean
 from minionerec.reports.page import Cell
 
 MINUS = "\N{MINUS SIGN}"
+_TITLE_LENGTH = 110
 
 
 def estimate_cell(estimate: Estimate | None, note: str = "") -> Cell:
@@ -69,6 +71,17 @@ def with_interval(difference: PairedDifference) -> str:
 def quoted(name: str) -> str:
     """Put a name in quotes if it has more than one word."""
     return f'"{name}"' if len(name.split()) > 1 else name
+
+
+def shown_title(title: str) -> str:
+    r"""Format an item's title: on one line, with HTML entities unescaped, cut to 110 characters.
+
+    Example:
+        >>> shown_title("Drill, 5&deg;\n  angled")
+        'Drill, 5° angled'
+    """
+    title = " ".join(unescape(title).split())
+    return title if len(title) <= _TITLE_LENGTH else title[: _TITLE_LENGTH - 1].rstrip() + "…"
 
 
 def shown_setting(value: Any) -> str:

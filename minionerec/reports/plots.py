@@ -67,6 +67,27 @@ def drawing(width: float, height: float, more: Mapping[str, Any] | None = None) 
         yield Figure(figsize=(width, height), layout="constrained")
 
 
+def trade_offs(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Plot value over hits: for each recommender its lists, and its curve of re-ranked ones.
+
+    Args:
+        curves: Display name → points (HR@10, value@10), of which the first is that of the lists as they are.
+
+    Returns:
+        An SVG element.
+    """
+    with drawing(7.2, 4.0) as figure:
+        axes = figure.add_subplot()
+        for number, (name, points) in enumerate(curves.items()):
+            colour = COLOURS[number % len(COLOURS)]
+            axes.plot(*np.array(points).T, color=colour, linewidth=1, label=name)
+            axes.plot(*points[0], marker="o", color=colour)
+        axes.set_xlabel("HR@10")
+        axes.set_ylabel("value@10")
+        axes.legend(loc="best")
+        return svg(figure, "value")
+
+
 def learning_curves(panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[float, float]]]]]) -> str:
     """Plot losses and metrics over the epochs of trainings, in two columns of panels.
 

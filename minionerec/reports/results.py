@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
@@ -29,6 +30,18 @@ from minionerec.metrics.results import (
     alike,
     list_slices,
     metrics_at,
+)
+from minionerec.metrics.statistics import PairedDifference, paired_differences
+from minionerec.metrics.values import (
+    HR,
+    VALUE,
+    VALUE_WEIGHTS,
+    Metrics,
+    at_equal_hr,
+    by_value,
+    distinct_lists,
+    item_values,
+    value_metrics,
 )
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists
 from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FILE
@@ -254,6 +267,22 @@ def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int)
     )
 
 
+class ValueGap(NamedTuple):
+    """Value of a recommender's lists beside that of another's, re-ranked to the same HR@10.
+
+    Attributes:
+        hit: HR@10.
+        value: value@10.
+        re_ranked: value@10 of the other, re-ranked.
+        difference: The paired difference of these.
+    """
+
+    hit: float
+    value: float
+    re_ranked: float
+    difference: PairedDifference
+
+
 @dataclass(frozen=True, kw_only=True)
 class PageResults(Results):
     """Results with the further data of a page.
@@ -267,6 +296,8 @@ class PageResults(Results):
         ceiling: Metric → expectation for the best possible ranking of items; empty if unknown.
         alike: Group → slice, for groups of slices in which all examples are in one slice.
         stages: Title of the trainings of each stage, by the stage's name.
+        worth: float64 (N,), what each item is worth, of mean 1; None if unknown.
+        value_column: Column of the items with what each is worth.
     """
 
     examples: EvaluationSet
@@ -277,6 +308,8 @@ class PageResults(Results):
     ceiling: Mapping[str, float] = field(default_factory=dict)
     alike: Mapping[str, str] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
+    worth: np.ndarray | None = None
+    value_column: str = ""
 
     @property
     def table(self) -> SidTable | None:
@@ -368,6 +401,39 @@ class PageResults(Results):
                 known.setdefault(path, replace(training, name=names.get(path, training.name)))
         return list(known.values())
 
+    @cached_property
+    def trade_offs(self) -> dict[str, list[Metrics]]:
+        """Hits and value of each recommender's lists, re-ranked by each of `VALUE_WEIGHTS`; empty if value is unknown.
+
+        The first weight is 0: the lists as they are.
+        """
+        curves: dict[str, list[Metrics]] = {}
+        for name, recommender in self.recommenders.items():
+            lists, worth = recommender.lists, self.worth
+            if lists is not None and worth is not None:
+                items, scores = distinct_lists(lists)
+                targets = np.asarray(lists.targets, dtype=np.int64)
+                re_ranked = (by_value(items, scores, worth, weight) for weight in VALUE_WEIGHTS)
+                curves[name] = [value_metrics(best, targets, worth) for best in re_ranked]
+        return curves
+
+    @cached_property
+    def value_gaps(self) -> dict[str, ValueGap]:
+        """Value of the user's other recommenders beside that of the first, re-ranked to the HR@10 of each."""
+        curves = {name: self.trade_offs[name] for name in self.without_baselines if name in self.trade_offs}
+        first, gaps = curves.pop(self.first, None), {}
+        if first is None:
+            return {}
+        drawn = self.bootstrap
+        for name, (as_ranked, *_) in curves.items():
+            hit, value = float(as_ranked[HR].mean()), as_ranked[VALUE]
+            of_first, _ = at_equal_hr(hit, first, VALUE)
+            difference = paired_differences(
+                {VALUE: value}, {VALUE: of_first}, drawn.seed, drawn.resamples, drawn.clusters
+            )[VALUE]
+            gaps[name] = ValueGap(hit, float(value.mean()), float(of_first.mean()), difference)
+        return gaps
+
     def effort(self, name: str) -> Effort:
         """The cost of one of the user's recommenders."""
         recommender = self.recommenders[name]
@@ -431,6 +497,7 @@ def read_results(
     reference: Reference | None = None,
     ceiling: str | None = None,
     stages: Mapping[str, str] | None = None,
+    value_column: str = "",
 ) -> PageResults:
     """Read and check recommenders and baselines on the examples of one split.
 
@@ -446,10 +513,11 @@ def read_results(
         reference: Published figures.
         ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
         stages: Title of the trainings of each stage, by the stage's name.
+        value_column: Column of the items with what each is worth; none if empty.
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
-        ConfigError: If a K is larger than the lists of some recommender, or two have one name.
+        ConfigError: If a K is larger than the lists of some recommender, two have one name, or there is no such column.
         DataError: If a file is malformed.
     """
     split = examples.split
@@ -492,6 +560,8 @@ def read_results(
         ceiling=read_ceiling(ceiling, examples, metrics) if ceiling else {},
         alike=alike(groups),
         stages=stages or {},
+        worth=_worth(examples.data.items, value_column) if value_column else None,
+        value_column=value_column,
     )
     results = replace(results, slice_metrics=[name for name in metrics if name in results.pair])
     if len(recommenders) > MANY:
@@ -499,6 +569,18 @@ def read_results(
         best_first = sorted(named, key=means.__getitem__, reverse=True)
         results = replace(results, recommenders={name: named[name] for name in best_first} | baselines)
     return results
+
+
+def _worth(items: pd.DataFrame, column: str) -> np.ndarray:
+    """What each item is worth, of mean 1: float64 (N,)."""
+    if column not in items.columns:
+        raise ConfigError(
+            f"value_column is {shown(column)}, but the corpus has no such column of items; it has "
+            f"{', '.join(items.columns)}."
+        )
+    values = item_values(items.set_index("item_id", drop=False)[column])
+    of_mean_1: np.ndarray = values / values.mean()
+    return of_mean_1
 
 
 def _is_share(value: Any) -> bool:

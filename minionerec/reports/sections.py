@@ -1,14 +1,16 @@
 """The sections of a report: each is a function of results."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
 from minionerec.core.records import duration
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.predictions import baselines_lack
+from minionerec.metrics.ranking import item_ranks
 from minionerec.metrics.results import FEWEST, Slice
-from minionerec.metrics.statistics import Estimate
+from minionerec.metrics.statistics import Estimate, estimate
 from minionerec.metrics.tables import (
     MISSING,
     cumulative_rows,
@@ -19,9 +21,18 @@ from minionerec.metrics.tables import (
     independent_rows,
     transition_label,
 )
+from minionerec.metrics.values import HR, VALUE
 from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports import plots
-from minionerec.reports.cells import MINUS, difference_cell, estimate_cell, relative, shown_setting, signed
+from minionerec.reports.cells import (
+    MINUS,
+    difference_cell,
+    estimate_cell,
+    relative,
+    shown_setting,
+    shown_title,
+    signed,
+)
 from minionerec.reports.page import Block, Cell, Figure, Section, Table
 from minionerec.reports.reference import DOUBTFUL, SETTINGS, UNKNOWN, Reference, ReferenceRow
 from minionerec.reports.results import OWN_SIDS, TITLE, PageResults
@@ -193,6 +204,35 @@ def slices(results: PageResults) -> Section | None:
     return Section("Slices", [*blocks, _slice_note(results)])
 
 
+def value(results: PageResults) -> Section | None:
+    """Value of the purchases that lists find beside their hits, as they are and re-ranked by value."""
+    if results.worth is None:
+        return None
+    curves, gaps, drawn = results.trade_offs, results.value_gaps, results.bootstrap
+    as_ranked = {(name, metric): curve[0][metric] for name, curve in curves.items() for metric in (HR, VALUE)}
+    estimates = estimate(as_ranked, drawn.seed, drawn.resamples, drawn.clusters)
+    rows: list[TableRow] = []
+    for name in curves:
+        gap = gaps.get(name)
+        compared = [NONE, NONE] if gap is None else [f"{gap.re_ranked:.4f}", difference_cell(gap.difference)]
+        rows.append([_label(results, name), *(estimate_cell(estimates[name, m]) for m in (HR, VALUE)), *compared])
+    headers = ["Recommender", HR, VALUE, f"{VALUE} of {results.first}, re-ranked", "Difference"]
+    caption = (
+        f"{VALUE} is the value of the target where the first ten find it, by {results.value_column}, in units of the "
+        f"mean item; of the first seed. {results.first} is re-ranked by log-probability + weight x "
+        f"log({results.value_column}), with the weights that give it the {HR} of the row."
+    )
+    blocks: list[Block] = [Table(headers, rows, caption)]
+    if plots.available():
+        means = {
+            name: [(float(point[HR].mean()), float(point[VALUE].mean())) for point in curves[name]]
+            for name in results.without_baselines
+            if name in curves
+        }
+        blocks.append(Figure(plots.trade_offs(means), "Lists as they are (dots), and re-ranked by value (lines)."))
+    return Section("Value of the lists", blocks)
+
+
 def _slice_table(slices: Sequence[Slice], columns: Mapping[str, Sequence[Cell]], caption: str) -> Table:
     """One row per slice, one column per recommender."""
     rows: list[TableRow] = []
@@ -354,6 +394,55 @@ def _levels_compared(results: PageResults, name: str, row: ReferenceRow) -> list
         headers = ["Drop-off at K = 1", f"theirs: {row.name}", f"ours: {name}", "points"]
         blocks.append(Table(headers, lines))
     return blocks
+
+
+EXAMPLES = 3
+"""Examples with a hit, and as many without one, whose lists a page shows."""
+SHOWN, HISTORY = 5, 10
+"""Items shown of a list, and of a history."""
+
+
+def example_lists(results: PageResults) -> Section | None:
+    """Lists with titles for random examples, half of them hits of the first recommender; None without lists."""
+    lists = {
+        name: recommender.lists
+        for name in results.without_baselines
+        if (recommender := results.recommenders[name]).lists is not None
+    }
+    if not lists:
+        return None
+    items, rows = results.examples.data.items, results.examples.rows
+    ids, titles = items["item_id"].astype(str).tolist(), items["title"].fillna("").astype(str).tolist()
+
+    def title_of(item: int) -> str:
+        return "(no item)" if item < 0 else shown_title(titles[item]) or f"(no title, {ids[item]})"
+
+    first, first_lists = next(iter(lists.items()))
+    ranks = item_ranks(first_lists)
+    is_hit = (ranks >= 1) & (ranks <= SHOWN)
+    order = np.random.default_rng(results.bootstrap.seed).permutation(len(ranks))
+    hits, misses = order[is_hit[order]], order[~is_hit[order]]
+    blocks: list[Block] = [
+        f"Examples drawn at random: up to {EXAMPLES} in which {first} has the target among its first {SHOWN} items, "
+        f"and up to {EXAMPLES} in which it has not ({len(hits):,} and {len(misses):,} of all examples). ✓ marks the "
+        "target."
+    ]
+    for row in (*hits[:EXAMPLES].tolist(), *misses[:EXAMPLES].tolist()):
+        target, history = int(rows.targets[row]), rows.histories[row].tolist()
+        newest = [title_of(item) for item in history[-HISTORY:]]
+        columns = [
+            [Cell(title_of(item) + " ✓" * (item == target), strong=item == target) for item in of.items[row][:SHOWN]]
+            for of in lists.values()
+        ]
+        ranked: list[TableRow] = [
+            [str(rank), *cells] for rank, cells in enumerate(zip_longest(*columns, fillvalue=Cell(NONE)), start=1)
+        ]
+        blocks += [
+            f"Example {row}. Target: {title_of(target)}. History, the newest {len(newest)} of {len(history)} items:",
+            newest,
+            Table(["Rank", *lists], ranked, text_columns=1 + len(lists)),
+        ]
+    return Section("Examples", blocks)
 
 
 def _counting(results: PageResults) -> list[str]:

@@ -1,9 +1,10 @@
-"""Summary of a report: up to six kinds of sentences, computed from paired differences, without causes."""
+"""Summary of a report: up to seven kinds of sentences, computed from paired differences, without causes."""
 
 from collections.abc import Sequence
 
 from minionerec.data.slices import LATER, WHOSE
 from minionerec.metrics.statistics import PairedDifference
+from minionerec.metrics.values import HR, VALUE
 from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports.cells import quoted, signed, signed_percent, with_interval
 from minionerec.reports.reference import PublishedGap, spread
@@ -21,6 +22,7 @@ def summary(results: PageResults) -> list[str]:
         *_later(results),
         *_slices_led_by_baselines(results),
         *_published(results),
+        *_value(results),
         *_kept_start(results),
     ]
 
@@ -146,6 +148,16 @@ def _beside_published(label: str, gap: PublishedGap, gaps: Sequence[PublishedGap
         inside = sum(of_metric.inside for of_metric in known)
         text += f"; all {len(known)} figures {signed_percent(ends[0])} to {signed_percent(ends[1])}, {inside} inside"
     return f"{text})"
+
+
+def _value(results: PageResults) -> list[str]:
+    """Sentence on the value of lists beside that of the first recommender, re-ranked to the same HR@10."""
+    parts = [
+        f"{quoted(name)} finds {VALUE} {gap.value:.4f} with {HR} {gap.hit:.4f}, {quoted(results.first)} re-ranked by "
+        f"{results.value_column} {gap.re_ranked:.4f} ({with_interval(gap.difference)})"
+        for name, gap in results.value_gaps.items()
+    ]
+    return [f"In purchase value: {'; '.join(parts)}."] if parts else []
 
 
 def _kept_start(results: PageResults) -> list[str]:

@@ -33,6 +33,7 @@ class LevelUse:
         items: Number of items with a code at this level.
         size: Codes in the codebook; None without a codebook.
         used: Number of codes with at least one item.
+        dead: Number of codes without an item; None without a codebook.
         entropy_bits: Entropy of the code of a random item, in bits.
         perplexity: 2 ** entropy_bits: the number of equally used codes with the same entropy.
         largest: Items of the most used code.
@@ -45,6 +46,7 @@ class LevelUse:
     items: int
     size: int | None
     used: int
+    dead: int | None
     entropy_bits: float
     perplexity: float
     largest: int
@@ -94,6 +96,7 @@ def level_use(
                 items=len(present),
                 size=size,
                 used=len(shares),
+                dead=None if size is None else size - len(shares),
                 entropy_bits=entropy,
                 perplexity=float(2**entropy),
                 largest=int(use.max(initial=0)),
@@ -205,6 +208,74 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
         lines.append(_collision_line("after", collisions["after"]))
         lines.append(f"collisions: {collisions['method']} changed {collisions['moved']} SIDs{cost}")
     return lines
+
+
+_MAX_SHARING_RATE = 0.005  # at .8 %, 7 % of the test examples of Industrial have a target that shares its SID
+_MIN_CODE_USE = 0.05  # perplexity over codes; tables that a model was trained on have .12 and more
+# Buyer purity of the first code over that of two random items: 1 for shuffled SIDs, 1.7 for an encoder that fails.
+_MIN_BUYER_RATIO = 2.0
+_MISSING = {
+    "empty_texts": ("have no text", "give them titles, or try with_interactions true"),
+    "items_without_interactions": (
+        "share no user with another item in training",
+        "where items have texts, try an encoder of texts with with_interactions true",
+    ),
+}
+"""Name of a count of items without a vector → the reason, and the remedy."""
+
+
+def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> str:
+    """Describe the problems of a table with remedies in one or two sentences, or say that there are none.
+
+    Thresholds are derived from the tables of docs/results/sids.md, on some of which a recommender was trained.
+
+    Args:
+        report: Result of `sid_report`.
+        measures: Result of `diagnose`; None if the table was not compared with interactions.
+    """
+    problems, after, levels = [], report["collisions"]["after"], report["levels"]
+    fitted = any(use["size"] for use in levels)
+    counts = report.get("counts", {})
+    counted = _MISSING.keys() & counts.keys()
+    if len(counted) == 1 and counts[key := counted.pop()]:  # with both counts, an item may have one of the two vectors
+        reason, remedy = _MISSING[key]
+        problems.append(
+            f"{counts[key]:,} items {reason} and so have no vector, and their codes say nothing of them: {remedy}"
+        )
+    method = report["collisions"]["method"]
+    alternatives = [name for name in ("relocate", "extra_token") if name != method and (name != "relocate" or fitted)]
+    if after["sharing_rate"] > _MAX_SHARING_RATE:
+        problems.append(
+            f"{after['sharing_items']:,} items ({after['sharing_rate']:.1%}) share an SID, and a recommender cannot "
+            f"rank one of them above another: try collisions {' or '.join(alternatives)}"
+        )
+    poor_levels = [
+        use["level"]
+        for use in levels
+        if use["size"] and use["size"] > 2 and use["perplexity"] < _MIN_CODE_USE * min(use["size"], use["items"])
+    ]
+    if poor_levels:
+        other = "" if report["method"] == "balanced_kmeans" else "method balanced_kmeans, "
+        problems.append(
+            f"the codes of level {', '.join(poor_levels)} hardly distinguish items: try {other}smaller codebook_sizes, "
+            "or another encoder"
+        )
+    buyer_purity = None if measures is None else measures.prefixes[0].buyer_purity
+    chance = 0.0 if measures is None else measures.buyer_chance
+    ratio = buyer_purity / chance if buyer_purity is not None and chance else None
+    if ratio is not None and ratio < _MIN_BUYER_RATIO and chance * _MIN_BUYER_RATIO <= 1:
+        other = "" if "items_without_interactions" in counts else "with_interactions true, or "
+        problems.append(
+            f"the same users interact with items of one first code hardly more often ({ratio:.1f} times) than with any "
+            f"two items: try {other}another encoder"
+        )
+    if problems:
+        return f"Advice: {'; '.join(problems)}."
+    similarity = ""
+    if ratio is not None:
+        similarity = f", and two items of one first code are {ratio:.1f} times as alike in their users as any two"
+    used = ", the levels are used" if fitted else ""
+    return f"Advice: none. Nearly every item has an SID of its own{used}{similarity}."
 
 
 def _collision_line(name: str, values: Mapping[str, Any]) -> str:

@@ -77,6 +77,7 @@ def test_page_is_whole_loads_nothing_and_escapes_titles(shop, drawn):
     assert "script" not in page.tags and "link" not in page.tags and "img" not in page.tags
     assert "http" not in text and "@import" not in text
     assert "svg" not in page.tags
+    assert any('<script>alert("x")</script>' in piece for piece in page.text)
     words = " ".join(page.text)
     for expected in (
         "Ranking metrics",
@@ -87,6 +88,7 @@ def test_page_is_whole_loads_nothing_and_escapes_titles(shop, drawn):
         "0.1586",
         "0.0991 ✗",
         "L1+L2+L3",
+        "✓",
     ):
         assert expected in words
 
@@ -104,6 +106,47 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     kept = recommenders_of("report")
     assert kept["SFT"]["metrics"]["sid"]["NDCG@10"]["mean"] == estimate.mean
     assert list(kept) == ["SFT", "GRPO", *(name for name in NAMES if name != MIXTURE)]
+
+
+def test_value_of_the_lists_beside_the_first_re_ranked(shop, drawn):
+    corpus, _ = shop
+    prices = np.random.default_rng(1).integers(1, 9, N).astype(float)
+    items = corpus.items.assign(price=[f"{price}" for price in prices])
+    replace(corpus, items=items).save("priced", config={}, inputs={})
+    result = run_report(config(corpus="priced", value_column="price"))
+    lists = np.array([list(dict.fromkeys(row))[:10] for row in Predictions.load("grpo").items])
+    hits = (lists == corpus.test.targets[:, None]).any(1)
+    values = hits * (prices / prices.mean())[corpus.test.targets]
+    kept = json.loads((result.output / "metrics.json").read_text())["value"]
+    assert kept["recommenders"]["GRPO"]["HR@10"][0] == pytest.approx(hits.mean())
+    assert kept["recommenders"]["GRPO"]["value@10"][0] == pytest.approx(values.mean())
+    assert set(kept["recommenders"]) == {"SFT", "GRPO", *(name for name in NAMES if name != MIXTURE)}
+    shown = f"value@10 {values.mean():.4f} with HR@10 {hits.mean():.4f}"
+    assert f"In purchase value: GRPO finds {shown}, SFT re-ranked by price " in result.text
+    section = page_text(result.output / "report.html").split("## Value of the lists")[1].split("\n## ")[0]
+    assert re.search(rf"\| GRPO \| {hits.mean():.4f} .+ \| {values.mean():.4f} .+ \| 0\.\d{{4}} \| .+p [=<]", section)
+    assert Page((result.output / "report.html").read_text(encoding="utf-8")).tags.count("svg") == 1
+    with pytest.raises(ConfigError, match="value_column is 'cost', but the corpus has no such column of items"):
+        run_report(config(corpus="priced", value_column="cost", output="other"))
+
+
+def test_examples_have_the_titles_of_history_target_and_lists(shop):
+    text = page_text(run_report(config()).output / "report.html").split("## Examples")[1]
+    predictions = {name: Predictions.load(name.lower()) for name in ("SFT", "GRPO")}
+    first, titles = predictions["SFT"], [" ".join(title.split()) for title in shop[0].items["title"]]
+    hits = [target in items[:5] for target, items in zip(first.targets, first.items, strict=True)]
+    assert f"({sum(hits)} and {len(hits) - sum(hits)} of all examples)" in text
+    parts = re.split(r"^Example (\d+)\. ", text, flags=re.M)[1:]
+    assert [hits[int(row)] for row in parts[::2]] == [True] * 3 + [False] * 3
+    for row, part in zip(map(int, parts[::2]), parts[1::2], strict=True):
+        target, history = first.targets[row], shop[0].test.histories[row]
+        lines = part.splitlines()
+        assert lines[0].startswith(f"Target: {titles[target]}. History, the newest {len(history)} of {len(history)} ")
+        assert [line for line in lines if line.startswith("* ")] == [f"* {titles[item]}" for item in history]
+        for rank in range(5):
+            items = [of.items[row][rank] for of in predictions.values()]
+            shown = [f"{titles[item]} ✓" if item == target else titles[item] for item in items]
+            assert " | ".join([f"| {rank + 1}", *shown]) in part
 
 
 def shortened(markdown):
@@ -256,5 +299,5 @@ def test_without_sids_the_report_is_at_item_level(shop):
     text = page_text(result.output / "report.html")
     for absent in ("by SID", "Accuracy by level", "semantic ID", "Validity"):
         assert absent not in text
-    for there in ("counted by item", "## Coverage"):
+    for there in ("counted by item", "## Coverage", "## Examples", "✓"):
         assert there in text

@@ -89,9 +89,9 @@ def test_numbers_are_those_of_all_seeds(shop, protocol, names):
     assert ("MRR@5" in found["mine"]["metrics"]["item"]) == (protocol == "b")  # at every K there
 
 
-def test_the_page_has_figures_and_differences(shop):
+def test_the_page_has_figures_differences_and_titles(shop):
     result = run_report(config("a", reference="lastfm"))
-    text = page_text(result.output / "report.html")
+    text, html = page_text(result.output / "report.html"), (result.output / "report.html").read_text()
     estimate = recommenders_of("report_a")["WEARec"]["metrics"]["item"]["NDCG@10"]
     low, high = estimate["interval"]
     cell = f"{estimate['mean']:.4f} ± {estimate['sd']:.4f} [{low:.4f}, {high:.4f}]"
@@ -106,11 +106,17 @@ def test_the_page_has_figures_and_differences(shop):
     difference = paired_bootstrap(second, first, 0, 100)
     shown = [f"{value:+.4f}".replace("-", MINUS) for value in difference[:3]]
     assert f"{shown[0]} [{shown[1]}, {shown[2]}], p = {difference.p:.3f}" in text
+    assert "Thing &lt;b&gt;" in html and "<b>" not in html and "✓" in text and "the newest 10 of " in text
     assert 'The baseline "transition counts" has the highest NDCG@10, ' in text
     for there in ("A: last two out, seen items masked", "WEARec whole catalogue", "1,234"):
         assert there in text
     for absent in ("SID", "Accuracy by level", "codebook"):
         assert absent not in text
+
+
+def test_an_item_without_a_title_goes_by_its_id(shop):
+    text = page_text(run_report(config("b", items="")).output / "report.html")
+    assert "(no title, i" in text
 
 
 def test_baselines_keep_to_the_protocol(shop):
@@ -149,7 +155,7 @@ def test_every_seed_and_file_is_an_input(shop):
     assert first.up_to_date()
     Path("titles.json").write_text(json.dumps({f"i{n:02d}": f"Other {n}" for n in range(ITEMS)}))
     assert not first.up_to_date()
-    run_report(first)
+    assert "Other" in page_text(run_report(first).output / "report.html")
     with Path("mine_a/seed-10/predictions/ranks.parquet").open("ab") as file:
         file.write(b" ")
     with pytest.raises(ArtefactError, match=r"mine_a/seed-10/predictions/ranks\.parquet: differs from"):
@@ -185,6 +191,7 @@ def test_validation_rows_have_ranks_and_no_lists(shop):
         run_report(config("a", split="valid", predictions={"x": "both"}, output="valid")).output / "report.html"
     )
     assert recommenders_of("valid")["x"]["metrics"]["item"]["HR@5"]["mean"] == pytest.approx((ranks <= 5).mean())
+    assert "## Examples" not in text
     assert "| x | - | - |" in text and "| popularity | 0 of 60 | " in text
 
 

@@ -128,7 +128,8 @@ def test_command(shop, tmp_path):
     lines = done.out.splitlines()
     assert lines[0].startswith("own: ") and lines[0].endswith(" bits per item")
     page = tmp_path / "page" / "sid_report.html"
-    assert lines[1:] == [f"Report: {page}"] and page.is_file()
+    assert lines[1].startswith("own: Advice: ") and lines[1] in page_text(page)
+    assert lines[2:] == [f"Report: {page}"] and page.is_file()
 
 
 def test_a_table_of_interactions_is_named_as_fitted_to_what_it_is_measured_on(shop, tmp_path):

@@ -124,6 +124,11 @@ class ReportConfig(StageConfig):
     ceiling: str | None = setting(
         None, "JSON file of the expected metrics of the best possible ranking", input_kind="any"
     )
+    value_column: str = setting(
+        "",
+        "column of the corpus's items with what each is worth, such as price: the report compares the value that lists "
+        "find, also re-ranked by it; none if empty",
+    )
     allow_missing: bool = setting(
         False,
         "leave out recommenders without predictions, with a warning, instead of raising an error",

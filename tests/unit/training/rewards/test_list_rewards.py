@@ -33,17 +33,12 @@ def test_lists_re_ranked(lists):
     scores = [[-1.0, -1.5, -2.0, -2.5], [-1.0, -3.0]]
     predictions = Predictions(["a", "b"], np.array([1, 3]), ["", ""], [[0, 1, 2, 3], [2, 2]], [[""] * 4] * 2, scores)
     found = lists.Candidates.of(predictions)
-    assert found.items.tolist() == [[0, 1, 2, 3], [2, -1, -1, -1]]
+    assert found.items.tolist() == [[0, 1, 2, 3], [2, -1, -1, -1]] and found.scores[1, 0] == -1
     labels = shop_of(lists).labels
     assert found.by_label(labels, 0.4)[0, :4].tolist() == [0, 1, 2, 3]
     assert found.by_label(labels, 0.6)[0, :4].tolist() == [0, 2, 1, 3]
     assert found.by_label(labels, 9)[0, :4].tolist() == [0, 2, 3, 1]
     assert found.by_label(labels, 9)[1].tolist() == [2] + [-1] * 9
-    assert found.scores[1].tolist() == [-1.0, *[-np.inf] * 3]
-    values = np.array([0.5, 2.0, 0.5, 1.0])
-    assert lists.by_value(found.items, found.scores, values, 0).tolist() == [[0, 1, 2, 3], [2, -1, -1, -1]]
-    # log 4 - 1.5 and log 2 - 2.5 overtake -1 and -2.
-    assert lists.by_value(found.items, found.scores, values, 1).tolist() == [[1, 0, 3, 2], [2, -1, -1, -1]]
     assert found.sampled(0)[0].tolist() == [0, 1, 2, 3]
     drawn = [found.sampled(1, seed)[0, 0] for seed in range(2000)]
     weights = np.exp(scores[0])
@@ -61,17 +56,3 @@ def test_each_seed_is_compared_with_its_own_start(lists):
     its, plain, beyond = lists.by_seed(runs, [first, second], "value@10")
     assert its.tolist() == [[5, 7], [6, 8]] and plain.tolist() == [[2, 2], [2, 2]] and beyond == 1
     assert lists.spread([0.25]) == "0.2500" and lists.spread([0.25, 0.75]) == "0.5000 ± 0.3536"
-
-
-def test_at_equal_hr_it_is_the_best_mixture(lists):
-    curve = [
-        {"HR@10": np.array([hit, hit]), "value@10": np.array([value, value + 2])}
-        for hit, value in ((0.5, 1), (0.375, 2), (0.25, 9))
-    ]
-    # Half of the first and half of the last, not the one between them.
-    found, inside = lists.at_equal_hr(0.375, curve, "value@10")
-    assert inside and found.tolist() == [5, 7]
-    found, inside = lists.at_equal_hr(0.75, curve, "value@10")
-    assert not inside and found.tolist() == [1, 3]
-    found, inside = lists.at_equal_hr(0.1, curve, "value@10")
-    assert not inside and found.tolist() == [9, 11]
