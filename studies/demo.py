@@ -37,7 +37,7 @@ def main(home: Path = Path("runs/studies/demo"), seeds: tuple[int, ...] = (42, 4
 
     cases = {name: partial(train, name) for name in CASES}
     search = {"beams": 20, "ks": [1, 10, 20]}
-    compare_cases(home, corpus, sids, cases, seeds, splits=("test",), search=search, level="item")
+    compare_cases(home, corpus, sids, cases, seeds, splits=("test",), search=search)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def main(home: Path = Path("runs/studies/sids"), seeds: tuple[int, ...] = (42,))
     cases = {name: partial(train, name) for name in tables}
     search = {"beams": 50}
     compare_cases(
-        folder, corpus, tables["published"], cases, seeds, splits=("test",), search=search, level="item"
+        folder, corpus, tables["published"], cases, seeds, splits=("test",), search=search
     )  # fmt: skip
     recommenders = read_json(folder / "report" / "test" / "metrics.json")["recommenders"]
     ndcg = {name: recommenders[name]["metrics"]["item"]["NDCG@10"]["mean"] for name in tables}

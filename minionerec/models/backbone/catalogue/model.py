@@ -18,7 +18,7 @@ from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.blocks import BlockBranches, Blocks, mean_log_probs, newest_slots
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
 from minionerec.models.backbone.catalogue.sampled import Sample, sampled_losses
-from minionerec.models.backbone.catalogue.tower import Given, Tower
+from minionerec.models.backbone.catalogue.tower import SidInputs, Tower
 from minionerec.models.decoding.branches import OpensBranches, pad_left
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, LeafModel, node_log_probs
@@ -195,7 +195,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         for tower in self.each_tower():
             tower.freeze(self.given())
 
-    def given(self) -> Given:
+    def given(self) -> SidInputs:
         """Given vectors and rows of code vectors."""
         return self.text if self.config.text_width else None, self.code_rows if self.config.code_vectors else None
 

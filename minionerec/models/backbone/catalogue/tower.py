@@ -13,7 +13,7 @@ from minionerec.models.nn.history import HistoryScores, ScoredPositions
 from minionerec.models.nn.layers import CausalLayer, Dropout, Linear, causal_mask, length_groups, linear
 from minionerec.models.nn.rows import ColumnSubset, take_rows
 
-Given = tuple[torch.Tensor | None, torch.Tensor | None]
+SidInputs = tuple[torch.Tensor | None, torch.Tensor | None]
 """Given vectors of the SIDs, float32 (N, T'), and the row of each SID in each table of code vectors, int64 (tables, N);
 None without."""
 
@@ -47,7 +47,7 @@ class Tower(nn.Module):
         self._frozen: torch.Tensor | None = None
 
     @torch.no_grad()
-    def freeze(self, given: Given) -> None:
+    def freeze(self, given: SidInputs) -> None:
         """Cache the vectors of all SIDs, until training mode discards them."""
         self.thaw()
         size, device = len(self.bias), self.bias.device
@@ -66,7 +66,7 @@ class Tower(nn.Module):
             self.thaw()
         return super().train(mode)
 
-    def matrix(self, given: Given) -> torch.Tensor:
+    def matrix(self, given: SidInputs) -> torch.Tensor:
         """Vectors of padding (zeros, row 0) and of all SIDs: float (N + 1, D)."""
         if self._frozen is not None:
             return self._frozen
@@ -77,7 +77,7 @@ class Tower(nn.Module):
         parts += [table(rows) for table, rows in zip(self.codes, () if code_rows is None else code_rows, strict=True)]
         return nn.functional.pad(_total(parts), (0, 0, 1, 0))
 
-    def scores(self, histories: torch.Tensor, positions: ScoredPositions, given: Given) -> torch.Tensor:
+    def scores(self, histories: torch.Tensor, positions: ScoredPositions, given: SidInputs) -> torch.Tensor:
         """Scores of all SIDs at positions of histories (see `state`): float (P, N)."""
         matrix = self.matrix(given)
         state = self.state(histories, positions, matrix)
@@ -125,7 +125,7 @@ class Tower(nn.Module):
         state: torch.Tensor = self.norm(states)
         return state
 
-    def vectors(self, rows: torch.Tensor, given: Given) -> torch.Tensor:
+    def vectors(self, rows: torch.Tensor, given: SidInputs) -> torch.Tensor:
         """Vectors of some SIDs, int64 (R,) from 0, with sparse gradients: float (R, D)."""
         if self._frozen is not None:
             return self._frozen[rows + 1]
@@ -136,21 +136,21 @@ class Tower(nn.Module):
         parts += [take_rows(weight, indices) for weight, indices in self._code_tables(rows, given)]
         return _total(parts)
 
-    def _code_tables(self, rows: torch.Tensor, given: Given) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    def _code_tables(self, rows: torch.Tensor, given: SidInputs) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Iterate over the tables of code vectors, with the rows of some SIDs in each."""
         _, code_rows = given
         for table, of_sid in zip(self.codes, () if code_rows is None else code_rows, strict=True):
             yield cast(nn.Parameter, table.weight), of_sid[rows]
 
     def row_tables(
-        self, rows: torch.Tensor, columns: torch.Tensor, given: Given
+        self, rows: torch.Tensor, columns: torch.Tensor, given: SidInputs
     ) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Iterate over the parameters that a sampled loss indexes, with the indexed rows.
 
         Args:
             rows: int64 (R,), SIDs whose vectors are used.
             columns: int64 (C,), SIDs that are scored.
-            given: See `Given`.
+            given: See `SidInputs`.
         """
         yield self.bias, columns
         if self.items is not None:
@@ -158,7 +158,12 @@ class Tower(nn.Module):
         yield from self._code_tables(rows, given)
 
     def scores_of(
-        self, columns: ColumnSubset, state: torch.Tensor, seen: torch.Tensor, positions: ScoredPositions, given: Given
+        self,
+        columns: ColumnSubset,
+        state: torch.Tensor,
+        seen: torch.Tensor,
+        positions: ScoredPositions,
+        given: SidInputs,
     ) -> torch.Tensor:
         """Scores of some SIDs from given states: float (P, C).
 
@@ -167,7 +172,7 @@ class Tower(nn.Module):
             state: float (P, D), see `state`.
             seen: int64 (B, T), columns from 1 of the histories; 0 is padding, or an SID that is not scored.
             positions: The positions, whose entries name columns.
-            given: See `Given`.
+            given: See `SidInputs`.
         """
         first = columns.first
         if first is None or self._frozen is None:
