@@ -92,9 +92,9 @@ def test_a_file_of_histories_and_the_server_take_the_device(made, tmp_path):
     )
     paths = {"checkpoint": str(made / "model"), "corpus": str(made / "corpus")}
     files = {"histories": str(tmp_path / "histories.parquet"), "output": str(tmp_path / "lists")}
-    result = run_recommend(RecommendConfig(**paths, **files, k=3, context={"device": "phone"}))
+    result = run_recommend(RecommendConfig(**paths, **files, k=3))
     lists = pd.read_parquet(next(result.output.glob("*.parquet")))
-    assert [dict(context) for context in lists["context"]] == [{"device": "tablet"}, {"device": "phone"}]
+    assert [dict(context) for context in lists["context"]] == [{"device": "tablet"}, {"device": "unknown"}]
     service = fake_service(tmp_path)
     service.shelf._load = lambda sources: recommender
     service.shelf.bring(service.reloader.sources)

@@ -116,7 +116,7 @@ def test_a_report_shows_slices_and_reports_their_values(shop):
     text = section_of(page_text(result.output / "report.html"))
     shown = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
     assert f"| {shown}, p = {gap.p:.3f} |" in text
-    assert "| time: same time | 80 67 % |" in text and "| … later | 40 33 % |" in text
+    assert "| time: same time | 80 67 % |" in text and "| time: later | 40 33 % |" in text
     assert "time: same time" in Page((result.output / "report.html").read_text()).text
 
 
@@ -133,13 +133,6 @@ def test_without_times_the_other_kinds_are_shown(shop):
         f"| repeat: target is in the history | {few['rows']} " in text
         and "fewer than 30 examples (or users, where users are drawn)" in text
     )
-
-
-def test_many_recommenders_stand_below_one_another(shop):
-    predictions = {f"m{number}": "batch" for number in range(8)}
-    text = section_of(page_text(run_report(report(predictions=predictions)).output / "report.html"))
-    assert "|  | time: same time | time: later |" in text and "NDCG@10, each minus m0, by slice." in text
-    assert "| examples | 80 67 % | 40 33 % |" in text
 
 
 def test_a_report_of_a_protocols_runs_by_slice(tmp_path, monkeypatch):

@@ -189,19 +189,6 @@ def test_loss_is_the_negative_log_probability(model):
     assert loss.item() == pytest.approx((own @ weights[labels > 0]).item() / 4, rel=1e-5)
 
 
-def test_a_loss_over_some_candidates_leaves_the_others_alone():
-    """It is the negative log-probability among them, and the biases of all others get no gradient."""
-    one, seen, labels = counting(seed=4), histories([1, 2, 3], [4, 5]), torch.tensor([[2, -100, 9], [1, 7, -100]])
-    candidates = torch.tensor([True, True, False, False, True, False, True, True, True])
-    log_probs = one(histories=seen, labels=labels, distribution=True).logits
-    among = log_probs.masked_fill(~candidates, -torch.inf).log_softmax(-1)
-    loss = one(histories=seen, labels=labels, candidates=candidates).loss
-    assert loss.item() == pytest.approx(-among[torch.arange(4), torch.tensor([1, 8, 0, 6])].mean().item(), rel=1e-5)
-    loss.backward()
-    (tower,) = one.each_tower()
-    assert (tower.bias.grad != 0).tolist() == candidates.tolist()
-
-
 def test_towers_are_averaged_by_their_probabilities_and_trained_side_by_side(model):
     seen = histories([1, 2, 3], [9])
     labels = torch.tensor([[2, 3, 4], [1, -100, -100]])
