@@ -240,15 +240,8 @@ def few_shot(
     Each user's comparisons are shuffled; the first max(shots) serve to adapt, the rest to measure. Users without a rest
     are left out. A model that does not adapt has k = 0 only; a lookup, which knows no unseen user, has no results.
 
-    Args:
-        fitted: The model.
-        data: All rows.
-        test: int64 (r,), rows of the held-out users.
-        shots: Each k.
-        seed: Seed of the shuffling.
-
     Returns:
-        k, as text, to accuracy, ce and n (rows).
+        Each k of `shots`, as text, to accuracy, ce and n (rows of `test`, int64 (r,), those of the held-out users).
     """
     if isinstance(fitted, Lookup) or not shots:
         return {}
