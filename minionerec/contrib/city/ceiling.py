@@ -126,10 +126,7 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], form: str, where: st
 def contexts_of(examples: SplitExamples, form: str = PARQUET, memory: int = 0) -> PurchaseContexts:
     """The inputs of the law for the targets of some examples.
 
-    Args:
-        examples: The examples.
-        form: Form of the ids.
-        memory: Number of last items that are not bought again.
+    The last `memory` items of a history are not bought again.
 
     Raises:
         ConfigError: If the examples have no times.
@@ -227,15 +224,7 @@ class Totals:
 
 
 def totals_of(corpus: Corpus, people: People, split: str, ks: Sequence[int], form: str = PARQUET) -> Totals:
-    """Compute the totals over all examples of a split, in batches.
-
-    Args:
-        corpus: All of the city.
-        people: The city and its users.
-        split: Name of the split.
-        ks: Cutoffs.
-        form: Form of the city's ids.
-    """
+    """Compute the totals over all examples of a split of a corpus that is all of the city, in batches."""
     totals = Totals(sorted(set(ks)), corpus.sizes[split])
     for numbers, examples in progress(corpus.batches(split), "ranking examples", unit="batch"):
         contexts, targets = contexts_of(examples, form, people.memory), examples.targets.astype(np.int64)
@@ -254,13 +243,7 @@ def totals_with_columns(
 
     Histories are drawn again from the city, so that it is the same whether the corpus has its views or purchases alone.
 
-    Args:
-        corpus: All of the city, or all of its purchases.
-        people: The city and its users.
-        split: Name of the split.
-        ks: Cutoffs.
-        form: Form of the city's ids.
-        where: Name of the corpus in messages.
+    The corpus is all of the city, or all of its purchases; messages call it `where`.
 
     Returns:
         Totals where the columns are known, and for each of `minionerec.contrib.city.columns.LACKING` where it is not.

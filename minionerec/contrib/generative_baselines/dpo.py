@@ -98,16 +98,6 @@ def draw_negatives(targets: np.ndarray, n_sids: int, count: int, key: Sequence[i
     return sids[:, 1:]
 
 
-def drawn_negatives(targets: np.ndarray, n_sids: int, count: int, seed: int) -> NegativesOf:
-    """Negatives that are redrawn in every epoch; arguments as in `draw_negatives`."""
-
-    @lru_cache(maxsize=1)
-    def of_epoch(epoch: int) -> np.ndarray:
-        return draw_negatives(targets, n_sids, count, (seed, epoch))
-
-    return of_epoch
-
-
 def without_targets(lists: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Lists without their targets, or without their last SIDs where they lack them.
 
@@ -420,7 +410,8 @@ def negatives_of(config: DpoConfig, run: TrainingRun, bundle: Bundle, prompts: T
     targets = np.array([row["target"] for row in prompts.rows])
     if config.negatives_from == "beam":
         return searched_negatives(bundle, [row["prompt"] for row in prompts.rows], targets, config.negatives, trie, run)
-    return drawn_negatives(targets, bundle.table.n_unique, config.negatives, config.seed)
+    n_sids = bundle.table.n_unique
+    return lru_cache(maxsize=1)(lambda epoch: draw_negatives(targets, n_sids, config.negatives, (config.seed, epoch)))
 
 
 def searched_negatives(

@@ -183,9 +183,6 @@ def run_grounding(config: GroundingConfig) -> StageResult:
     `texts.parquet` (split, row, text and its number of tokens). Candidates are distinct titles, which take the place of
     SIDs. In a distributed launch generation is divided among the processes; the main process does the rest.
 
-    Args:
-        config: Settings.
-
     Raises:
         ArtefactError: If an input is missing or unfit.
         ConfigError: If there are more candidates than titles, or there is an unfinished run with other settings.
@@ -197,7 +194,8 @@ def run_grounding(config: GroundingConfig) -> StageResult:
         with stage.work() as work:
             with work.phase("load"):
                 ranker = _load(stage.config)
-                corpus, names = ranker.builder.corpus, _names(ranker)
+                corpus = ranker.builder.corpus
+                names = [clean_text(ranker.builder.titles[items[0]]) for items in ranker.items_of]
                 indices = _examples_to_generate(corpus, config)
                 work.inputs_read(last=False)
             with work.phase("generate"):
@@ -259,11 +257,6 @@ def _load(config: GroundingConfig) -> TitleRanker:
             f"--candidates {count} or fewer, and ks to match."
         )
     return ranker
-
-
-def _names(ranker: TitleRanker) -> list[str]:
-    """Each distinct title, cleaned for comparison with texts."""
-    return [clean_text(ranker.builder.titles[items[0]]) for items in ranker.items_of]
 
 
 def _tie_order(ranker: TitleRanker) -> np.ndarray:

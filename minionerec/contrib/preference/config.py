@@ -52,6 +52,7 @@ class PreferenceConfig(StageConfig):
     )
     models: list[str] = setting(["bt_hier"], "models to fit; the baselines always run", known=MODELS)
     seed: int = setting(42, "seed of the synthetic data, the split, the weights and the bootstrap", least=0)
+    shots: list[int] = setting([0, 5, 20, 100], "user split: comparisons of a new user before the test", least=0)
     compat: str = setting(
         "",
         f"'{COMPAT}': train mlp_concat as the published report does (raw features, N(0,1) user vectors, "

@@ -97,6 +97,10 @@ class PreferenceModel:
         """P(second item is chosen) when the items are swapped, float64 (r,); None where it is not defined."""
         return self.predict(replace(data, a=data.b, b=data.a), rows, user)
 
+    def adapt(self, data: Comparisons, rows: np.ndarray) -> "PreferenceModel | None":
+        """Fit the unseen user to the answers `rows`, int64 (k,); None where the model does not adapt."""
+        return None
+
     def utilities(self, features: np.ndarray) -> np.ndarray | None:
         """Score of each item for each user and target, float64 (U + 1, T, N); None where items have no scores."""
         return None
@@ -193,6 +197,8 @@ class LinearModel(PreferenceModel):
         projection: float32 (D, r), to standardised principal components.
         weights: float64 (U + 1, T, r); the last user is one not seen in training.
         bias: float64 (U + 1,), towards the first position; 0 for the unseen user.
+        basis: float64 (r, B), directions in which an unseen user may differ.
+        basis_penalty: float64 (), L2 penalty on those differences.
         chosen: Settings chosen on validation, and the table of all that were tried.
     """
 
@@ -200,6 +206,8 @@ class LinearModel(PreferenceModel):
     projection: np.ndarray
     weights: np.ndarray
     bias: np.ndarray
+    basis: np.ndarray
+    basis_penalty: np.ndarray
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -222,9 +230,26 @@ class LinearModel(PreferenceModel):
         p: np.ndarray = expit(gap + self.bias[user])
         return p
 
+    def adapt(self, data: Comparisons, rows: np.ndarray) -> "LinearModel | None":
+        """See `PreferenceModel.adapt`; only the unseen user's weights change, alike for all targets.
+
+        A model without weights that users share, from which a new one could differ, does not adapt.
+        """
+        if not self.weights[-1].any():
+            return None
+        components = self._components(data.features)
+        gaps = components[data.a[rows]] - components[data.b[rows]]
+        offset = torch.from_numpy((gaps * self.weights[-1][data.target[rows]]).sum(1))
+        design, y = torch.from_numpy(gaps @ self.basis), torch.from_numpy(data.y[rows])
+        penalty = float(self.basis_penalty)
+        step = _minimise(lambda x: _ce(offset + design @ x, y) + penalty / 2 * x @ x, np.zeros(design.shape[1]))
+        weights = self.weights.copy()
+        weights[-1] += self.basis @ step
+        return replace(self, weights=weights)
+
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that are stored."""
-        names = ("mean", "projection", "weights", "bias")
+        names = ("mean", "projection", "weights", "bias", "basis", "basis_penalty")
         return {name: getattr(self, name).astype(np.float32) for name in names}
 
 
@@ -292,6 +317,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         weights: np.ndarray,
         crowd: np.ndarray,
         bias: np.ndarray,
+        basis: np.ndarray,
         settings: dict[str, float],
     ) -> tuple[float, LinearModel]:
         """Validation CE of a fit, and the fit; users without answers in train get `crowd` (T, r)."""
@@ -299,7 +325,8 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         user_weights[trained] = weights.reshape(users, *crowd.shape)[trained]
         user_bias = np.zeros(users + 1)
         user_bias[trained] = bias[trained]
-        model = LinearModel(*scaling, user_weights, user_bias, settings)
+        penalty = np.array(settings["penalty"] * settings.get("pooling", 1.0))
+        model = LinearModel(*scaling, user_weights, user_bias, basis, penalty, settings)
         return float(cross_entropy(data.y[valid], model.predict(data, valid, known)).mean()), model
 
     def gaps_of(scaling: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
@@ -331,7 +358,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
             theta, bias = start[:-users].reshape(-1, width), start[-users:]
             crowd = theta[0] + theta[1 : 1 + targets] if "shared" in blocks else np.zeros((targets, width))
             settings = {"components": width, "penalty": shared, "pooling": pooling}
-            fits.append(evaluate(scaling, mixing.numpy() @ theta, crowd, bias, settings))
+            fits.append(evaluate(scaling, mixing.numpy() @ theta, crowd, bias, np.eye(width), settings))
 
     counts = sorted({min(count, data.features.shape[1]) for count in COMPONENTS})
     for components in progress(counts, "choosing components", unit="values"):
@@ -361,7 +388,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         c, v, bias = x[: c.size].reshape(c.shape), x[c.size : -users].reshape(v.shape), x[-users:]
         crowd = c.reshape(users, targets, -1)[trained].mean(axis=0) @ v
         settings = {"components": width, "rank": max_rank, "strength": strength, "penalty": penalty}
-        fits.append(evaluate(scaling, c @ v, crowd, bias, settings))
+        fits.append(evaluate(scaling, c @ v, crowd, bias, v.T, settings))
     return _best(fits)
 
 
@@ -633,10 +660,11 @@ def load_model(run: str | Path, name: str) -> tuple[PreferenceModel, list[str], 
         raise ArtefactError(
             f"{run}: has no model {name!r} to load. Name one of its `models` that learns from features."
         )
-    about, arrays = read_json(folder / ABOUT), load_file(folder / ARRAYS)
+    about = read_json(folder / ABOUT)
+    arrays: dict[str, Any] = load_file(folder / ARRAYS)
     users, targets, settings = about["users"], about["targets"], about["settings"]
     if "weights" in arrays:
-        return LinearModel(arrays["mean"], arrays["projection"], arrays["weights"], arrays["bias"]), users, targets
+        return LinearModel(**arrays), users, targets
     same = {key: settings[key] for key in ("siamese", "activation", "position_bias")}
     with torch.device("meta"):
         network = PairNetwork(len(arrays["mean"]), len(users), len(targets), **same)

@@ -200,6 +200,7 @@ def _measure(
         "overall": overall(p, swapped),
         "last": None if late is None else overall(late, None),
         "against": _against(before, answers, p, config),
+        "shots": few_shot(fitted, data, test, config.shots, config.seed) if config.split == "user" else None,
         "versions": package_versions(),
     }
     (model_folder / RESULTS).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -229,3 +230,34 @@ def _against(
             for key, of in (("accuracy", correct), ("ce", cross_entropy))
         }
     return differences
+
+
+def few_shot(
+    fitted: PreferenceModel, data: Comparisons, test: np.ndarray, shots: list[int], seed: int
+) -> dict[str, dict[str, float]]:
+    """Accuracy and CE on held-out users after k of their comparisons, all k measured on the same rows.
+
+    Each user's comparisons are shuffled; the first max(shots) serve to adapt, the rest to measure. Users without a rest
+    are left out. A model that does not adapt has k = 0 only; a lookup, which knows no unseen user, has no results.
+
+    Returns:
+        Each k of `shots`, as text, to accuracy, ce and n (rows of `test`, int64 (r,), those of the held-out users).
+    """
+    if isinstance(fitted, Lookup) or not shots:
+        return {}
+    rng = np.random.default_rng([seed, 13])
+    measured: dict[int, list[pd.DataFrame]] = {k: [] for k in shots}
+    for user in np.unique(data.user[test]):
+        rows = test[data.user[test] == user]
+        order = rng.permutation(np.unique(data.comparison[rows]))
+        rest = rows[np.isin(data.comparison[rows], order[max(shots) :])]
+        for k in shots:
+            model = fitted.adapt(data, rows[np.isin(data.comparison[rows], order[:k])]) if k else fitted
+            if model is not None and len(rest):
+                y, p = data.y[rest], model.predict(data, rest, np.full(len(rest), -1))
+                measured[k].append(pd.DataFrame({"accuracy": correct(y, p), "ce": cross_entropy(y, p)}))
+    tables = {str(k): pd.concat(parts) for k, parts in measured.items() if parts}
+    return {
+        k: {"accuracy": float(table["accuracy"].mean()), "ce": float(table["ce"].mean()), "n": len(table)}
+        for k, table in tables.items()
+    }

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.rows import Side
@@ -24,6 +25,7 @@ from minionerec.models.nn.layers import (
     init_weights,
     length_groups,
     readout_slots,
+    take_slots,
 )
 from minionerec.models.sequential.model import SequentialModel
 
@@ -97,12 +99,48 @@ def to_phases(real: torch.Tensor, imaginary: torch.Tensor, silence: Silence) -> 
     return Phases(cos, sin, magnitude)
 
 
+class _SumTaps(torch.autograd.Function):
+    """Sum over the taps of each band, tap m moved m · dilation slots onward; what moves beyond the last slot is lost.
+
+    Autograd of shifted slices would fill a whole gradient with zeros for every one of them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, taps: torch.Tensor, shifts: list[list[int]]) -> torch.Tensor:
+        """From float (Σ m, 2, B, L), the taps of all bands one after the other, to (S, 2, B, L)."""
+        ctx.shifts = shifts
+        summed = taps.new_zeros(len(shifts), *taps.shape[1:])
+        tap = iter(taps)
+        for band, moves in zip(summed, shifts, strict=True):
+            for shift in moves:
+                band[..., shift:] += next(tap)[..., : taps.shape[-1] - shift]
+        return summed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Move the gradient back."""
+        length = gradient.shape[-1]
+        taps = gradient.new_empty(sum(map(len, ctx.shifts)), *gradient.shape[1:])
+        tap = iter(taps)
+        for band, moves in zip(gradient, ctx.shifts, strict=True):
+            for shift in moves:
+                part = next(tap)
+                part[..., : length - shift] = band[..., shift:]
+                part[..., length - shift :] = 0
+        return taps, None
+
+
+_sum_taps: Callable[[torch.Tensor, list[list[int]]], torch.Tensor] = _SumTaps.apply
+
+
 class PhaseBank(nn.Module):
     """Pairs of depth-wise dilated causal convolutions, one pair a band, each averaged over the channels.
 
     Band s has kernels of k_s = 3, 7, 15, 31 taps at dilations of 1, 2, 4, 8 slots. Its real part is
     U_s(t) = 1/D Σ_c Σ_m w[c, k_s - 1 - m] x[t - m · dilation, c], and V_s likewise with weights of its own; what lies
-    before the first slot is 0. The mean of depth-wise convolutions is one convolution of all channels.
+    before the first slot is 0. The mean over channels is taken first: one product gives all taps at all slots, and
+    their sums along time follow. Taps before the first slot for every slot are left out.
 
     Attributes:
         weights: For each band float (2, D, k_s), real and imaginary, drawn uniformly from ±1/√k_s.
@@ -118,18 +156,27 @@ class PhaseBank(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Phases:
         """Phases of the first `num_bands` bands of float (B, L, D)."""
-        length, width = x.shape[1:]
-        channels, sums = x.transpose(1, 2) / width, []
-        for weight, dilation in zip(self.weights[: self.num_bands], DILATIONS, strict=False):
-            taps = weight[..., -(1 + (length - 1) // dilation) :]  # the others are before the first slot for every slot
-            padded = nn.functional.pad(channels, ((taps.shape[-1] - 1) * dilation, 0))
-            sums.append(nn.functional.conv1d(padded, taps, dilation=dilation))  # (B, 2, L)
-        real, imaginary = torch.stack(sums, 1).unbind(2)
+        batch, length, width = x.shape
+        used = [
+            weight[..., -(1 + (length - 1) // dilation) :].flip(-1)
+            for weight, dilation in zip(self.weights[: self.num_bands], DILATIONS, strict=False)
+        ]  # (2, D, m), the tap of the slot itself first
+        shifts = [
+            [tap * dilation for tap in range(weight.shape[-1])]
+            for weight, dilation in zip(used, DILATIONS, strict=False)
+        ]
+        flat = torch.cat([weight.permute(2, 0, 1) for weight in used]).flatten(0, 1)  # (2 Σ m, D)
+        taps = ((flat / width) @ x.reshape(-1, width).T).view(-1, 2, batch, length)
+        real, imaginary = _sum_taps(taps, shifts).transpose(0, 2).unbind(1)
         return to_phases(real, imaginary, self.silence)
 
 
 class PhaseAttention(AttentionFrame):
-    """Self-attention that also reads the phases of the slots."""
+    """Self-attention that also reads the phases of the slots: `heads` for all slots, `read` for one query a row.
+
+    For one query neither keys nor values are computed: q · (K x + b) = (Kᵀ q) · x + q · b, and a weighted sum of
+    values is the value of a weighted sum.
+    """
 
     def forward(
         self, x: torch.Tensor, phases: Phases, mask: torch.Tensor, at: torch.Tensor | None = None
@@ -145,34 +192,52 @@ class PhaseAttention(AttentionFrame):
         Returns:
             float (B, L, D), or (B, 1, D) with `at`.
         """
-        query_phases = phases
-        if at is not None:
-            query_phases, mask = phases.take(at), mask[torch.arange(len(at), device=x.device), :, at][:, :, None]
-        return self.merge(self.heads(*self.project(x, at), query_phases, phases, mask), x, at)
+        if at is None:
+            return self.merge(self.heads(*self.project(x), phases, mask), x)
+        width = x.shape[-1]
+        one = take_slots(x, at)[:, None]
+        q = self.split_heads(nn.functional.linear(one, self.qkv.weight[:width], self.qkv.bias[:width]))
+        seen = mask[torch.arange(len(at), device=x.device), :, at][:, :, None]
+        return self.merge(self.read(q, x, phases.take(at), phases, seen), x, at)
 
     @abstractmethod
     def heads(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        query_phases: Phases,
-        phases: Phases,
-        mask: torch.Tensor,
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
-        """Output of each head for each query.
+        """Output of each head at each slot, float (B, H, L, d), from queries, keys and values of that shape.
 
-        Args:
-            q: float (B, H, M, d).
-            k: float (B, H, L, d).
-            v: float (B, H, L, d).
-            query_phases: Of the M slots that query.
-            phases: Of the L slots.
-            mask: float (B, 1 or H, M, L), added to the scores.
-
-        Returns:
-            float (B, H, M, d).
+        The mask is float (B, 1 or H, L, L), added to the scores.
         """
+
+    @abstractmethod
+    def read(
+        self, q: torch.Tensor, x: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Output of each head for one query, float (B, H, 1, d) as the query, of the layer's input x, float (B, L, D).
+
+        The mask is float (B, 1 or H, 1, L), added to the scores.
+        """
+
+    def products(self, q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Products of queries, float (B, H, R, d), with the keys of x, float (B, L, D): (B, H, R, L)."""
+        batch, heads, queries, _ = q.shape
+        weight, bias = self._rows(1)
+        folded = q.transpose(0, 1).flatten(1, 2) @ weight  # (H, B R, D)
+        folded = folded.unflatten(1, (batch, queries)).transpose(0, 1).flatten(1, 2)  # (B, H R, D)
+        products = (folded @ x.transpose(1, 2)).unflatten(1, (heads, queries))
+        scores: torch.Tensor = products + q @ bias[:, :, None]
+        return scores
+
+    def gather(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Sums of the values of x, float (B, L, D), with weights float (B, H, 1, L): (B, H, 1, d)."""
+        weight, bias = self._rows(2)
+        summed = (weights[:, :, 0] @ x).transpose(0, 1) @ weight.transpose(1, 2)  # (H, B, d)
+        return summed.transpose(0, 1)[:, :, None] + weights.sum(-1, keepdim=True) * bias[:, None]
+
+    def _rows(self, part: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight, (H, d, D), and bias, (H, d), of queries, keys or values: part 0, 1 or 2."""
+        weight, bias = self.qkv.weight.chunk(3)[part], self.qkv.bias.chunk(3)[part]
+        return weight.unflatten(0, (self.num_heads, -1)), bias.unflatten(0, (self.num_heads, -1))
 
 
 class RotatedAttention(PhaseAttention):
@@ -199,17 +264,23 @@ class RotatedAttention(PhaseAttention):
         self.gamma = None if gamma is None else nn.Parameter(torch.full((num_heads,), gamma))
 
     def heads(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        query_phases: Phases,
-        phases: Phases,
-        mask: torch.Tensor,
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
         """See `PhaseAttention`."""
-        q, k = turn(q, self.turns(query_phases)), turn(k, self.turns(phases))
-        return attend(q, k, v, mask, self.attention_dropout)
+        turns = self.turns(phases)
+        return attend(turn(q, turns), turn(k, turns), v, mask, self.attention_dropout)
+
+    def read(
+        self, q: torch.Tensor, x: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """See `PhaseAttention`; the product with a turned key is that of the query turned back."""
+        turns = self.turns(phases)
+        turned = turn(q / math.sqrt(q.shape[-1]), self.turns(query_phases))
+        # q · (e^{iφ} k) = cos φ (q · k) + sin φ (-i q · k)
+        back = turned.unflatten(-1, (-1, 2)).flip(-1) * turned.new_tensor([1.0, -1.0])
+        products = self.products(torch.cat((turned, back.flatten(-2)), 2), x)  # (B, H, 2, L)
+        scores = (products * torch.view_as_real(turns).transpose(2, 3)).sum(2, keepdim=True) + mask
+        return self.gather(self.attention_dropout(scores.softmax(-1)), x)
 
     def turns(self, phases: Phases) -> torch.Tensor:
         """Factors of the pairs of each head, as complex numbers (B, H, L)."""
@@ -394,16 +465,19 @@ class SyncAttention(PhaseAttention):
         self.kappa = nn.Parameter(torch.tensor(1.0))
 
     def heads(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        query_phases: Phases,
-        phases: Phases,
-        mask: torch.Tensor,
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
         """See `PhaseAttention`."""
-        scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+        return self.weights((q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2), phases, phases, mask) @ v
+
+    def read(
+        self, q: torch.Tensor, x: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """See `PhaseAttention`."""
+        return self.gather(self.weights(self.products(q / math.sqrt(q.shape[-1]), x), query_phases, phases, mask), x)
+
+    def weights(self, scores: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """Attention weights from scores, float (B, H, M, L) to the same; `query_phases` are those of the M slots."""
         bands = self.band_logits.softmax(-1)
         strength_q, strength_k = (bands @ part.magnitude for part in (query_phases, phases))  # (B, H, M), (B, H, L)
         # The product of the two magnitudes goes into the features.
@@ -413,8 +487,8 @@ class SyncAttention(PhaseAttention):
         sync = features_q @ features_k.transpose(-1, -2)
         sync = sync / (strength_q[..., None] + (strength_k[..., None, :] + 1e-8))
         gated = self.attention_dropout((scores + sync + mask).softmax(-1)) * (self.kappa * sync).sigmoid()
-        context: torch.Tensor = gated / (gated.sum(-1, keepdim=True) + 1e-9) @ v
-        return context
+        shares: torch.Tensor = gated / (gated.sum(-1, keepdim=True) + 1e-9)
+        return shares
 
 
 class ScaledAttention(PhaseAttention):
@@ -439,23 +513,30 @@ class ScaledAttention(PhaseAttention):
         self.phase_bias = nn.Parameter(torch.full((num_heads,), -5.0))
 
     def heads(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        query_phases: Phases,
-        phases: Phases,
-        mask: torch.Tensor,
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
         """See `PhaseAttention`."""
         # One product gives scores and bias: `attend` divides by the root of the whole width.
         whole = q.shape[-1] + 2 * self.gamma.shape[1]
-        bands = self.band_logits.softmax(-1)
-        weight = nn.functional.softplus(self.phase_bias) * math.sqrt(whole / self.gamma.shape[1])
-        queries = q * (self.scale(query_phases) * math.sqrt(whole / q.shape[-1]))
-        queries = torch.cat((queries, band_features(query_phases, bands) * weight[:, None, None]), -1)
-        keys = torch.cat((k * self.scale(phases), band_features(phases, bands)), -1)
-        return attend(queries, keys, v, mask, self.attention_dropout)
+        queries, keys = self.features(phases)
+        scale = self.scale(phases)
+        queries = torch.cat((q * (scale * math.sqrt(whole / q.shape[-1])), queries * math.sqrt(whole)), -1)
+        return attend(queries, torch.cat((k * scale, keys), -1), v, mask, self.attention_dropout)
+
+    def read(
+        self, q: torch.Tensor, x: torch.Tensor, query_phases: Phases, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """See `PhaseAttention`."""
+        products = self.products(q * (self.scale(query_phases) / math.sqrt(q.shape[-1])), x)
+        bias = self.features(query_phases)[0] @ self.features(phases)[1].transpose(-1, -2)
+        scores = products * self.scale(phases).transpose(-1, -2) + bias + mask
+        return self.gather(self.attention_dropout(scores.softmax(-1)), x)
+
+    def features(self, phases: Phases) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors of queries and of keys whose products are the bias: twice float (B, H, L, 2 S)."""
+        features = band_features(phases, self.band_logits.softmax(-1))
+        weight = nn.functional.softplus(self.phase_bias) / math.sqrt(self.gamma.shape[1])
+        return features * weight[:, None, None], features
 
     def scale(self, phases: Phases) -> torch.Tensor:
         """Factors of queries or keys: float (B, H, L, 1)."""

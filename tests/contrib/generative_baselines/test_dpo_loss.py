@@ -15,7 +15,6 @@ from trl import DPOConfig, DPOTrainer
 from minionerec.contrib.generative_baselines.dpo import (
     SidDpoTrainer,
     draw_negatives,
-    drawn_negatives,
     ratio_figures,
     softmax_preference_loss,
     without_targets,
@@ -91,11 +90,10 @@ def test_negatives_are_distinct_and_never_the_target(sids, count, seed):
 
 def test_negatives_follow_seed_and_epoch():
     targets = np.zeros(50, dtype=np.int64)
-    of_epoch = drawn_negatives(targets, 100, 3, seed=5)
-    first, second = of_epoch(0), of_epoch(1)
-    assert not np.array_equal(first, second)
-    assert np.array_equal(of_epoch(0), first)
-    assert not np.array_equal(drawn_negatives(targets, 100, 3, seed=6)(0), first)
+    first = draw_negatives(targets, 100, 3, (5, 0))
+    assert np.array_equal(draw_negatives(targets, 100, 3, (5, 0)), first)
+    for seed, epoch in ((5, 1), (6, 0)):
+        assert not np.array_equal(draw_negatives(targets, 100, 3, (seed, epoch)), first)
 
 
 def test_negatives_are_equally_frequent():

@@ -17,6 +17,8 @@ from minionerec.contrib.preference.data import TEST, TRAIN, VALID, Comparisons, 
 from minionerec.contrib.preference.measures import correct, cross_entropy, pair_interval, summary
 from minionerec.contrib.preference.models import (
     WIDTHS,
+    Lookup,
+    MlpModel,
     PairNetwork,
     agreeing_user,
     fit_bradley_terry,
@@ -25,7 +27,7 @@ from minionerec.contrib.preference.models import (
     train_mlp,
 )
 from minionerec.contrib.preference.synthetic import make_population, sibling_probability
-from minionerec.contrib.preference.train import fit_model
+from minionerec.contrib.preference.train import few_shot, fit_model
 from minionerec.core.errors import ConfigError
 
 
@@ -168,6 +170,31 @@ def test_blocks_add_up_to_logistic_regression(data, monkeypatch):
     np.testing.assert_allclose(model.weights[0, 0], oracle.coef_[0], atol=2e-3)
     alone = fit_bradley_terry(one, folds, "bt_user", position_bias=False)
     assert not alone.weights[-1].any() and alone.weights[0].any()  # without a crowd the unseen user is undecided
+
+
+@pytest.mark.parametrize("kind", ["bt_hier", "bt_lowrank"])
+def test_adapting_helps_a_new_user_and_frozen_parts_stay(data, kind):
+    world, _ = data
+    folds = fold_of_rows(world, "user", 1)
+    test = np.flatnonzero(folds == TEST)
+    model = fit_bradley_terry(world, folds, kind)
+    shots = few_shot(model, world, test, [0, 5, 40], 0)
+    assert shots["0"]["n"] == shots["40"]["n"] and shots["40"]["ce"] < shots["0"]["ce"]
+    adapted = model.adapt(world, test[:30])
+    np.testing.assert_array_equal(adapted.weights[:-1], model.weights[:-1])
+    change = (adapted.weights[-1] - model.weights[-1])[0]
+    outside = change - model.basis @ np.linalg.lstsq(model.basis, change, rcond=None)[0]
+    assert np.abs(outside).max() < 1e-6 < np.abs(change).max()
+
+
+def test_models_that_do_not_adapt_are_measured_without_answers_of_new_users(data):
+    world, _ = data
+    folds = fold_of_rows(world, "user", 1)
+    test = np.flatnonzero(folds == TEST)
+    network = MlpModel(PairNetwork(4, 4, 3), np.zeros(4, np.float32), np.ones(4, np.float32), False)
+    for model in (network, fit_bradley_terry(world, folds, "bt_user")):
+        assert list(few_shot(model, world, test, [0, 5], 0)) == ["0"] and model.adapt(world, test[:3]) is None
+    assert few_shot(Lookup(majority(world, folds)), world, test, [0, 5], 0) == {}  # it knows nobody new at all
 
 
 def test_baselines_against_hand_counts():

@@ -24,7 +24,7 @@ from minionerec.pipeline.cli.recipes import read_recipe
 from minionerec.reports.cells import MINUS
 from minionerec.reports.page import Cell
 
-SMALL = {"items": 200, "width": 24, "max_epochs": 4, "resamples": 50, "seed": 1, "compat": COMPAT}
+SMALL = {"items": 200, "width": 24, "max_epochs": 4, "resamples": 50, "seed": 1, "compat": COMPAT, "shots": [0, 5]}
 MODELS = ["bt_hier", "bt_lowrank", "mlp_siamese", "mlp_concat"]
 
 
@@ -61,6 +61,10 @@ def test_results_hold_the_published_keys_and_the_audit(small):
                 assert overall["truth"]["sibling_ce"] < overall["truth"]["ce"] and overall["truth"]["p_error"] > 0
             if split == "user":
                 assert results["unseen_user_rows"] == overall["n"]
+                shots = {"majority": [], "agreeing_user": [], "bt_user": ["0"]} | {key: ["0"] for key in MODELS[2:]}
+                assert list(results["shots"]) == shots.get(model, ["0", "5"])
+            else:
+                assert results["shots"] is None
             assert (results["last"] is not None) == model.startswith("mlp")
             if model == "mlp_concat":
                 assert results["parameters"] == 352_995 + 32 * 11 - (512 - 24) * 384 and overall["swap_gap"] > 0

@@ -155,7 +155,7 @@ def literal_recursion(model, batch, full_backprop):
 
     def apply(block, x):
         q, k, v = (part.unflatten(-1, (block.num_heads, -1)).transpose(1, 2) for part in block.qkv(x).chunk(3, -1))
-        if block.rotary:
+        if model.angles is not None:
             q, k = literal_rotation(q), literal_rotation(k)
         seen = (batch > 0)[:, None, None, :] & torch.ones(batch.shape[1], batch.shape[1]).tril().bool()
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (~seen) * -10000.0
