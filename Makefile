@@ -3,7 +3,7 @@
 # make test             set up and run linters and all tests but the slow ones
 # make test-processors  the same tests under the machine's own instructions, AVX2 and SSE4; make test-avx2, make test-sse4
 # make test-gpu         what a GPU computes against the CPU, where there is one
-# make hostile          some 50,000 mutated files and settings against readers (tests/hostile/README.md); ARGS=... passes on
+# make hostile          some 60,000 mutated inputs, frames and settings against readers (tests/hostile/README.md); ARGS=... passes on
 # make slow             the tests that take minutes, and the one that installs a wheel
 # make serve            serve the model of the demo shop over HTTP, trained first where needed
 # make industrial       the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
@@ -98,7 +98,8 @@ serve: $(FIRST)
 # The seed of the mutations is an argument: make hostile ARGS="--hypothesis-seed 5"
 hostile: venv
 	HOSTILE_EXAMPLES=1800 $(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) --timeout 3600 \
-		tests/hostile/test_mutated.py tests/contrib/preference/test_mutated.py $(ARGS)
+		tests/hostile/test_mutated.py tests/hostile/test_frames.py tests/serve/test_mutated.py \
+		tests/contrib/preference/test_mutated.py $(ARGS)
 
 industrial: venv
 	$(OFFLINE) $(BIN)/minionerec run industrial

@@ -54,7 +54,7 @@ def read_parquet(
             problems = (_cell_problem(table[name], name, kind, limits.get(name)) for name, kind in kinds.items())
             problem = next(filter(None, problems), None)
         if problem is None:
-            frame: pd.DataFrame = table.to_pandas()
+            frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)  # which may make a column the index
             return frame
     raise error(f"{path}: {problem}. {remedy}")
 

@@ -236,6 +236,14 @@ def test_a_table_with_a_column_twice_is_one_line(folder):
         Corpus.load(folder / "corpus")
 
 
+def test_a_column_that_is_the_index_of_pandas_is_a_column(folder):
+    file = folder / "predictions/predictions.parquet"
+    expected = pd.read_parquet(file)
+    expected.set_index("user").to_parquet(file)
+    sign(folder / "predictions")
+    pd.testing.assert_frame_equal(Predictions.load(folder / "predictions").to_frame(), expected)
+
+
 INDEXES = {
     '{"i0": ["<a_2147483648>"]}': "codes are at most",
     '{"i0": ["<a_2147483647>"]}': "codes are at most",

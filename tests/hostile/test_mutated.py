@@ -21,12 +21,15 @@ from hostile.mutate import attacked, copied_files, filled_lines, randoms, read_o
 from hypothesis import given
 from support.builder import build, in_memory, read_tables
 from support.small_corpus import write_published
-from support.small_shop import make_shop
+from support.small_shop import make_shop, sign
 from support.tables import write_table
 
-from minionerec.core.artefacts import open_artefact
+from minionerec.core.artefacts import open_artefact, write_artefact
+from minionerec.data.corpus import Corpus
 from minionerec.data.published import published_files, read_published_files
 from minionerec.data.source import BadRows
+from minionerec.metrics.predictions import GIVEN, Predictions
+from minionerec.metrics.ranked import Ranked, write_ranks
 from minionerec.pipeline.cli.plan import Plan
 from minionerec.pipeline.cli.recipes import read_recipe
 from minionerec.pipeline.config.data import PrepareConfig
@@ -354,7 +357,17 @@ def test_every_line_of_mutated_histories_is_a_row_of_texts(histories, suffix, rn
 
 @pytest.fixture(scope="module")
 def artefacts(tmp_path_factory) -> Path:
-    return make_shop(tmp_path_factory.mktemp("artefacts"), ("prepare-data", "build-sids"))
+    """A folder with a corpus, its SIDs, and predictions for its test examples with their ranks."""
+    folder = make_shop(tmp_path_factory.mktemp("artefacts"), ("prepare-data", "build-sids"))
+    examples = Corpus.load(folder / "corpus").rows("test")
+    lists = [[(row + step) % 12 for step in range(row % 4)] for row in range(len(examples))]
+    scores = [[-float(step) for step, _ in enumerate(items)] for items in lists]
+    predictions = Predictions.of(examples, lists, scores, SidTable.load_index(folder / "sids").sids)
+    ranks = {"test": Ranked.from_predictions(predictions)}
+    with write_artefact(folder / "predictions", "predictions", config={}, counts={"split": "test", GIVEN: []}) as made:
+        predictions.to_frame().to_parquet(made / "predictions.parquet", index=False)
+        write_ranks(made, ranks)
+    return folder
 
 
 @attacked
@@ -387,3 +400,54 @@ def test_a_manifest_that_was_edited_does_not_pass(artefacts, rng):
         mutate.change_file(rng, path, mutate.spoil_json)
         manifest = read_or_refused(lambda: open_artefact(folder, kind))
         assert manifest is None or json.loads(before) == json.loads(path.read_bytes()) == manifest
+
+
+def check_corpus(folder: Path) -> None:
+    corpus = Corpus.load(folder)
+    for rows in corpus.splits().values():
+        items = np.concatenate([*rows.histories, rows.targets, np.zeros(0, np.int32)])
+        assert items.dtype == np.int32 and ((items >= 0) & (items < corpus.n_items)).all()
+        assert len(rows.users) == len(rows.targets) == len(rows.histories)
+        assert (rows.lengths <= corpus.max_history).all()
+        assert all(isinstance(user, str) for user in rows.users)
+
+
+def check_predictions(folder: Path) -> None:
+    predictions = Predictions.load(folder)
+    columns = predictions.targets, predictions.target_sids, predictions.items, predictions.sids, predictions.scores
+    assert {len(column) for column in columns} == {len(predictions)}
+    for items, sids, scores in zip(*columns[2:], strict=True):
+        assert len(items) == len(sids) == len(scores) and min(items, default=0) >= -1
+        assert all(isinstance(sid, str) for sid in sids)
+    assert len(Ranked.from_predictions(predictions)) == len(predictions)
+
+
+def check_ranks(folder: Path) -> None:
+    ranked = Ranked.load(folder, "test")
+    assert ranked.list_length is None or ranked.list_length > 0
+    assert len(ranked.targets) == len(ranked) and all(isinstance(user, str) for user in ranked.users)
+    for ranks in ranked.ranks.values():
+        assert ranks.dtype == np.int64 and len(ranks) == len(ranked) and (ranks >= 0).all()
+
+
+FORGED = {
+    "corpus/items.parquet": check_corpus,
+    "corpus/sequences/00000.parquet": check_corpus,
+    "predictions/predictions.parquet": check_predictions,
+    "predictions/ranks.parquet": check_ranks,
+}
+
+
+@pytest.mark.parametrize("file", FORGED)
+@attacked
+@given(rng=randoms)
+def test_a_forged_parquet_file_does_not_pass_its_hash_or_keeps_its_bounds(artefacts, file, rng):
+    artefact, _, name = file.partition("/")
+    with copied_files(artefacts / artefact) as folder:
+        path, agreeing = folder / name, rng.random() < 0.6
+        before = path.read_bytes()
+        mutate.change_file(rng, path, mutate.spoil_parquet)
+        if agreeing:
+            sign(folder)
+        is_read = read_or_refused(lambda: FORGED[file](folder) or True)
+        assert agreeing or not is_read or path.read_bytes() == before
