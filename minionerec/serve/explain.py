@@ -252,12 +252,9 @@ class _PrefixSearch:
                 hidden = opened.run(trie.tokens(here, depth + 1), slots, depth)
 
     def tree(self, items: CatalogueItems, allowed: np.ndarray | None, branches: int) -> list[Node]:
-        """The branches of the first level.
+        """The branches of the first level, with `branches` others in addition to those above listed items.
 
-        Args:
-            items: The items.
-            allowed: bool (N,), the items that may be listed; all if None.
-            branches: Number of others shown, in addition to those above listed items.
+        `allowed` are the items that may be listed, bool (N,); all if None.
         """
         open_nodes = None
         if allowed is not None:

@@ -249,8 +249,9 @@ class LinearModel(PreferenceModel):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that are stored."""
-        names = ("mean", "projection", "weights", "bias", "basis", "basis_penalty")
-        return {name: getattr(self, name).astype(np.float32) for name in names}
+        names = ("mean", "projection", "weights", "bias", "basis")
+        arrays = {name: getattr(self, name).astype(np.float32) for name in names}
+        return arrays | {"basis_penalty": self.basis_penalty}
 
 
 def _ce(logit: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
