@@ -11,7 +11,7 @@ from trl.trainer.sft_config import SFTConfig
 from minionerec.core.log import get_logger
 from minionerec.data.contexts import chosen_features
 from minionerec.data.corpus import Corpus
-from minionerec.models.backbone.build import resolve_dtype
+from minionerec.models.backbone.build import check_pretrained, resolve_dtype
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.architectures import check_length
 from minionerec.models.decoding.titles import Titles
@@ -155,6 +155,8 @@ def _make_trainer(
 @training_stage
 def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     """Train a checkpoint that generates the SIDs of a corpus."""
+    if config.model != "scratch":
+        check_pretrained(config.model)
     corpus = run.load_corpus()
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     task = task_of(config.tasks)
