@@ -218,5 +218,5 @@ def test_it_ends_in_lists_and_a_report(run):
         assert found["rows"] == EXAMPLES["test"] and 0 < found["sid"]["HR@50"][0] <= 1
     page = page_text(folder / "report/report.html")
     assert "| SFT |" in page and "| GRPO |" in page
-    assert "| … later | 13 26 % |" in page  # by the times of the part
+    assert "| time: later | 13 26 % |" in page  # by the times of the part
     assert "Report: runs/industrial_qwen_0.5b/report/report.html" in done.stdout
