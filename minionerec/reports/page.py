@@ -18,14 +18,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """A few headline numbers: (label, value, note)."""
-
-    kind: ClassVar[str] = "tiles"
-    tiles: Sequence[tuple[str, str, str]]
-
-
-@dataclass(frozen=True)
 class Table:
     """A table; the first `text_columns` columns hold text, the others numbers, right-aligned."""
 
@@ -59,7 +51,7 @@ class Details:
     text: str
 
 
-Block = str | list[str] | Tiles | Table | Figure | Details
+Block = str | list[str] | Table | Figure | Details
 """A part of a section; a text is a paragraph, and a list of sentences is bulleted."""
 
 

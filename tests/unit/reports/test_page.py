@@ -4,12 +4,11 @@ import re
 
 from support.pages import Page
 
-from minionerec.reports.page import Cell, Details, Figure, Section, Table, Tiles, render_page
+from minionerec.reports.page import Cell, Details, Figure, Section, Table, render_page
 
 NASTY = '<script>alert("x")</script> & |'
 BLOCKS = [
     f"text {NASTY}",
-    Tiles([(f"label {NASTY}", "0.5", "note")]),
     [f"sentence {NASTY}", "another"],
     Table(["name", f"head {NASTY}"], [["row", Cell("0.1", f"[0, 1] {NASTY}", True)], ["row", "plain"]], "caption"),
     Figure('<svg><path d="M0"/></svg>', f"figure {NASTY}"),
@@ -22,7 +21,7 @@ def test_every_block_is_shown_and_escaped():
     page = Page(html)
     words = " ".join(page.text)
     assert "script" not in page.tags and page.tags.count("svg") == 1 and page.tags.count("ul") == 1
-    for start in ("section", "text", "label", "sentence", "head", "figure", "summary", "pre"):
+    for start in ("section", "text", "sentence", "head", "figure", "summary", "pre"):
         assert f"{start} {NASTY}" in words
     assert "<strong>0.1</strong>" in html
     assert page.tags.count("section") == 2 and page.links == ["#s1", "#s2"]
