@@ -6,9 +6,8 @@ same content. A property test draws the generator, changes a copy of a file, and
     @attacked
     @given(randoms)
     def test_...(clean, rng):
-        with copied_files(clean) as folder:
-            mutate.change_file(rng, folder / "items.csv", mutate.spoil_json)
-            found = read_or_refused(lambda: read(folder))
+        with mutated_copy(clean, "items.csv", rng, mutate.spoil_json) as path:
+            items = read_or_refused(lambda: read(path))
 """
 
 import io
@@ -47,6 +46,14 @@ def copied_files(clean: Path) -> Iterator[Path]:
     """A copy of a folder to be spoilt."""
     with tempfile.TemporaryDirectory() as folder:
         yield shutil.copytree(clean, Path(folder) / "copy")
+
+
+@contextmanager
+def mutated_copy(clean: Path, name: str, rng: Random, change: Callable[[Random, bytes], bytes]) -> Iterator[Path]:
+    """A file, changed, in a copy of its folder."""
+    with copied_files(clean) as folder:
+        change_file(rng, folder / name, change)
+        yield folder / name
 
 
 def read_or_refused(read: Callable[[], Read]) -> Read | None:

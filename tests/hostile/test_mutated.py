@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 from hostile import harmless, mutate
-from hostile.mutate import attacked, copied_files, filled_lines, randoms, read_or_refused
+from hostile.mutate import attacked, copied_files, filled_lines, mutated_copy, randoms, read_or_refused
 from hypothesis import given
 from support.builder import build, in_memory, read_tables
 from support.small_corpus import write_published
@@ -317,17 +317,16 @@ def vectors(tmp_path_factory) -> Path:
 @attacked
 @given(rng=randoms)
 def test_vectors_of_a_mutated_file_are_finite_and_can_be_squared(vectors, suffix, rng):
-    with copied_files(vectors) as folder:
-        path = folder / f"vectors{suffix}"
-        mutate.change_file(rng, path, mutate.spoil_npy if suffix == ".npy" else mutate.spoil_parquet)
+    spoil = mutate.spoil_npy if suffix == ".npy" else mutate.spoil_parquet
+    with mutated_copy(vectors, f"vectors{suffix}", rng, spoil) as path:
         read = partial(load_vectors, path, 12)
         if suffix == ".parquet":
             read = partial(load_vector_table, path, [f"i{n}" for n in range(12)])
-        found = read_or_refused(read)
-        if found is not None:
-            assert found.dtype == np.float32 and len(found) == 12 and np.isfinite(found).all()
+        rows = read_or_refused(read)
+        if rows is not None:
+            assert rows.dtype == np.float32 and len(rows) == 12 and np.isfinite(rows).all()
             with np.errstate(over="ignore"):
-                assert np.isfinite((found * found).sum(dtype=np.float32))
+                assert np.isfinite((rows * rows).sum(dtype=np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -344,9 +343,8 @@ def histories(tmp_path_factory) -> Path:
 @attacked
 @given(rng=randoms)
 def test_every_line_of_mutated_histories_is_a_row_of_texts(histories, suffix, rng):
-    with copied_files(histories) as folder:
-        path = folder / f"histories{suffix}"
-        mutate.change_file(rng, path, mutate.spoil_json if suffix == ".jsonl" else mutate.spoil_parquet)
+    spoil = mutate.spoil_json if suffix == ".jsonl" else mutate.spoil_parquet
+    with mutated_copy(histories, f"histories{suffix}", rng, spoil) as path:
         rows = read_or_refused(lambda: [row for _, part in read_histories(path) for row in part])
         for row in rows or ():
             assert all(isinstance(text, str) for text in [*row["history"], row["user"]])
@@ -394,11 +392,9 @@ def test_codes_of_a_mutated_index_are_those_that_are_written(artefacts, rng):
 @given(randoms)
 def test_a_manifest_that_was_edited_does_not_pass(artefacts, rng):
     kind = rng.choice(("corpus", "sids"))
-    with copied_files(artefacts / kind) as folder:
-        path = folder / "manifest.json"
-        before = path.read_bytes()
-        mutate.change_file(rng, path, mutate.spoil_json)
-        manifest = read_or_refused(lambda: open_artefact(folder, kind))
+    before = (artefacts / kind / "manifest.json").read_bytes()
+    with mutated_copy(artefacts / kind, "manifest.json", rng, mutate.spoil_json) as path:
+        manifest = read_or_refused(lambda: open_artefact(path.parent, kind))
         assert manifest is None or json.loads(before) == json.loads(path.read_bytes()) == manifest
 
 

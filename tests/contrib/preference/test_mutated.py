@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hostile import mutate
-from hostile.mutate import attacked, copied_files, filled_lines, randoms, read_or_refused
+from hostile.mutate import attacked, filled_lines, mutated_copy, randoms, read_or_refused
 from hypothesis import given
 from support.tables import write_table
 
@@ -70,10 +70,8 @@ SPOILERS = {
 @attacked
 @given(rng=randoms)
 def test_every_row_of_mutated_comparisons_is_used_or_counted(comparisons, suffix, rng):
-    with copied_files(comparisons) as folder:
-        path = folder / f"rows{suffix}"
-        mutate.change_file(rng, path, SPOILERS[suffix])
-        data = read_or_refused(lambda: read_comparisons(path, folder / "features.npz", TARGETS, {}))
+    with mutated_copy(comparisons, f"rows{suffix}", rng, SPOILERS[suffix]) as path:
+        data = read_or_refused(lambda: read_comparisons(path, path.parent / "features.npz", TARGETS, {}))
         if data is None:
             return
         counts, (filled, every) = data.counts, filled_lines(path)
@@ -88,12 +86,10 @@ def test_every_row_of_mutated_comparisons_is_used_or_counted(comparisons, suffix
 @attacked
 @given(rng=randoms)
 def test_mutated_features_are_a_finite_vector_for_each_item(comparisons, suffix, rng):
-    with copied_files(comparisons) as folder:
-        path = folder / f"features{suffix}"
-        mutate.change_file(rng, path, SPOILERS[suffix])
-        found = read_or_refused(lambda: read_features(path))
-        if found is not None:
-            items, vectors = found
+    with mutated_copy(comparisons, f"features{suffix}", rng, SPOILERS[suffix]) as path:
+        features = read_or_refused(lambda: read_features(path))
+        if features is not None:
+            items, vectors = features
             assert vectors.dtype == np.float32 and vectors.shape[0] == len(items) == len(set(items))
             assert np.isfinite(vectors).all()
-            read_or_refused(lambda: read_comparisons(folder / "rows.csv", path, TARGETS, {}))
+            read_or_refused(lambda: read_comparisons(path.parent / "rows.csv", path, TARGETS, {}))
