@@ -22,7 +22,6 @@ from minionerec.metrics.ranking import (
     ranking_metrics,
 )
 from minionerec.metrics.statistics import (
-    Clusters,
     Estimate,
     PairedDifference,
     count_clusters,
@@ -30,7 +29,6 @@ from minionerec.metrics.statistics import (
     paired_differences,
 )
 
-USERS = "users"
 FEWEST = 30  # minimum number of examples of a slice, or of users if these are resampled, for it to be measured
 
 Estimates = Mapping[str, Mapping[str, Estimate]]
@@ -175,35 +173,30 @@ class Bootstrap:
     Attributes:
         seed: Seed of the draws.
         resamples: Number of resamples.
-        clusters: User of each of R examples, to resample users; None to resample examples.
-        size: Number of examples, R.
+        users: User of each of R examples; users are resampled, each with all of its examples.
     """
 
     seed: int
     resamples: int
-    clusters: Clusters
-    size: int
+    users: Sequence[str] | np.ndarray
 
-    @classmethod
-    def of(cls, seed: int, resamples: int, users: Sequence[str]) -> "Bootstrap":
-        """Bootstrap that resamples the users of R examples, each with all of its examples."""
-        return cls(seed, resamples, users, len(users))
+    @property
+    def size(self) -> int:
+        """Number of examples, R."""
+        return len(self.users)
 
     @property
     def units(self) -> int:
-        """Number of users or examples that are resampled."""
-        return count_clusters(self.clusters, self.size)
+        """Number of users that are resampled."""
+        return count_clusters(self.users, self.size)
 
     def on(self, where: np.ndarray) -> "Bootstrap":
         """The same settings for the examples in a mask, bool (R,)."""
-        clusters = None if self.clusters is None else np.asarray(self.clusters)[where]
-        return replace(self, clusters=clusters, size=int(where.sum()))
+        return replace(self, users=np.asarray(self.users)[where])
 
     def sentence(self) -> str:
         """Description for pages."""
-        examples = f"{self.size:,} examples"
-        by_user = f"{self.units:,} users, each with all of its examples ({examples} in all)"
-        unit = f"{examples}, each by itself" if self.clusters is None else by_user
+        unit = f"{self.units:,} users, each with all of its examples ({self.size:,} examples in all)"
         return f"Intervals and paired tests: {self.resamples:,} bootstrap samples of {unit}."
 
 
@@ -364,7 +357,7 @@ class Results:
                 for name in group
                 for metric, seed_values in self.values(name, level, self.metrics).items()
             }
-            self._estimates.update(estimate(values, bootstrap.seed, bootstrap.resamples, bootstrap.clusters))
+            self._estimates.update(estimate(values, bootstrap.seed, bootstrap.resamples, bootstrap.users))
         return {name: {metric: self._estimates[name, level, metric] for metric in self.metrics} for name in names}
 
     def differences(
@@ -389,7 +382,7 @@ class Results:
             values = {(n, other, level, m): of for n in group for m, of in self.values(n, level, metrics).items()}
             counterparts = {key: other_values[key[3]] for key in values}
             differences = paired_differences(
-                values, counterparts, bootstrap.seed, bootstrap.resamples, clusters=bootstrap.clusters
+                values, counterparts, bootstrap.seed, bootstrap.resamples, clusters=bootstrap.users
             )
             self._differences.update(differences)
         return {name: {m: self._differences[name, other, level, m] for m in metrics} for name in compared}

@@ -429,7 +429,7 @@ class PageResults(Results):
             hit, value = float(as_ranked[HR].mean()), as_ranked[VALUE]
             of_first, _ = at_equal_hr(hit, first, VALUE)
             difference = paired_differences(
-                {VALUE: value}, {VALUE: of_first}, drawn.seed, drawn.resamples, drawn.clusters
+                {VALUE: value}, {VALUE: of_first}, drawn.seed, drawn.resamples, drawn.users
             )[VALUE]
             gaps[name] = ValueGap(hit, float(value.mean()), float(of_first.mean()), difference)
         return gaps
@@ -549,7 +549,7 @@ def read_results(
         {**named, **baselines},
         levels,
         metrics,
-        Bootstrap.of(seed, resamples, examples.rows.users.tolist()),
+        Bootstrap(seed, resamples, examples.rows.users.tolist()),
         parts,
         examples=examples,
         baselines=list(baselines),

@@ -210,7 +210,7 @@ def value(results: PageResults) -> Section | None:
         return None
     curves, gaps, drawn = results.trade_offs, results.value_gaps, results.bootstrap
     as_ranked = {(name, metric): curve[0][metric] for name, curve in curves.items() for metric in (HR, VALUE)}
-    estimates = estimate(as_ranked, drawn.seed, drawn.resamples, drawn.clusters)
+    estimates = estimate(as_ranked, drawn.seed, drawn.resamples, drawn.users)
     rows: list[TableRow] = []
     for name in curves:
         gap = gaps.get(name)

@@ -15,6 +15,6 @@ def evaluate_predictions(predictions, ks=DEFAULT_KS, *, valid_sids=None, n_items
     ordered = check_ks(ks, length_of_lists(predictions) if list_length is None else list_length)
     levels = ["sid", "item"] if any(predictions.target_sids) else ["item"]
     drawn = {"seed": 0, "resamples": 2000, **drawn}
-    bootstrap = Bootstrap.of(users=predictions.users, **drawn)
+    bootstrap = Bootstrap(users=predictions.users, **drawn)
     recommenders = {"": RecommenderResults.from_lists("", predictions, list_length)}
     return Results(recommenders, levels, metrics_at(ordered, False), bootstrap).evaluation("", valid_sids, n_items)

@@ -70,7 +70,7 @@ def write_run(path, ranks, targets, *, sid_ranks=None, valid=True, lists=None, u
 def results_of(
     ranks, metrics, kinds=None, *, users=None, resamples=100, seed=0, list_length=None, kind=Results, **more
 ):
-    """Results of recommenders with some ranks (name to int (S, R), a line a seed), users drawn where they are given."""
+    """Results of recommenders with some ranks (name to int (S, R), a line a seed), by default of one user each."""
     rows = next(iter(ranks.values())).shape[1]
     names = [f"u{row}" for row in range(rows)]
     targets = np.arange(rows, dtype=np.int32)
@@ -78,7 +78,7 @@ def results_of(
         name: RecommenderResults(name, [Ranked(names, targets, {"item": np.asarray(of)}, list_length) for of in found])
         for name, found in ranks.items()
     }
-    drawn = Bootstrap(seed, resamples, users, rows)
+    drawn = Bootstrap(seed, resamples, names if users is None else users)
     return kind(made, ["item"], metrics, drawn, list_slices(kinds or {}), metrics, **more)
 
 

@@ -15,7 +15,6 @@ from minionerec.metrics.ranked import write_ranks
 from minionerec.metrics.ranking import check_ks
 from minionerec.metrics.results import (
     FEWEST,
-    USERS,
     Bootstrap,
     Evaluation,
     RecommenderResults,
@@ -107,7 +106,7 @@ class Measured:
             tables.append("\n".join([*self.chosen.sentences(), *lacking]))
         if table is not None:
             write_published_json(folder / JSON_FILE, self.predictions, inputs)
-        metrics: dict[str, Any] = {"split_rule": self.corpus.split, **self._about(), **about, "resampled": USERS}
+        metrics: dict[str, Any] = {"split_rule": self.corpus.split, **self._about(), **about, "resampled": "users"}
         metrics |= {"recommenders": entries} | ({} if unit == "SID" else {"sid_means": unit})
         write_json(folder / METRICS_FILE, metrics)
         (folder / TABLE_FILE).write_text("\n\n".join(tables) + "\n", encoding="utf-8")
@@ -150,7 +149,7 @@ def measure(
         {other: RecommenderResults.from_lists(other, found, list_length) for other, found in lists.items()},
         ["item"] if table is None else ["sid", "item"],
         metrics,
-        Bootstrap.of(SEED, resamples, rows.users.tolist()),
+        Bootstrap(SEED, resamples, rows.users.tolist()),
         [],
         [metric for metric in metrics if not metric.startswith("MRR")],
     )
